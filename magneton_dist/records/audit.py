@@ -1,0 +1,145 @@
+"""What `audit.json` says: the result of an audit, as typed JSON.
+
+Numbers are SI (s, J, W, bytes). `energy_kind` is the provenance of joules: measured, replayed, apportioned,
+modelled or unmeasured. An unknown figure is null, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+AUDIT_VERSION = 1
+
+EnergyKind = Literal["measured", "replayed", "apportioned", "modelled", "unmeasured"]
+Verdict = Literal["waste", "no difference", "trade-off", "inconclusive"]
+FindingKind = Literal[
+    "region", "schedule", "trade-off",
+    "shadow-collective", "straggler-wait", "redundant-collective", "redundant-op", "dead-op", "useless-copy",
+    "host-idle", "host-spin", "context-idle", "knob", "residual",
+]
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean and its 95 % confidence interval; `ci95` is null when there are too few repeats for one."""
+
+    mean: float
+    ci95: tuple[float, float] | None = None
+
+
+class StateShare(msgspec.Struct, frozen=True):
+    """Seconds and joules of one device state; `j` is null when unmeasured."""
+
+    s: float
+    j: float | None = None
+
+
+class RankResult(msgspec.Struct, frozen=True):
+    """One rank of one variant, means over its repeats. `states` keys read ``phase/activity``."""
+
+    rank: int
+    node: str
+    device: str
+    energy_j: float | None
+    states: dict[str, StateShare]
+    steps: int = 0
+    units: float | None = None
+    contention: float | None = None  # share of wanted CPU time spent waiting for a core
+    collectives: int = 0
+    exit_code: int | None = None
+
+
+class VariantResult(msgspec.Struct, frozen=True):
+    """One variant over its repeats."""
+
+    runs: int
+    energy_j: Interval | None
+    energy_per_unit_j: Interval | None
+    time_s: Interval
+    values_agree: bool | None  # with the baseline's; null when it could not be checked
+    ranks: list[RankResult]
+    unit: str | None = None
+    steps: int = 0
+    units: float | None = None
+    command: list[str] = []
+    exit_codes: list[int] = []
+    values_error: float | None = None  # largest relative difference of a parameter's digest to the baseline's
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Candidate against baseline; ratios are candidate / baseline (below 1: the candidate is cheaper)."""
+
+    baseline: str
+    candidate: str
+    energy_ratio: Interval | None
+    time_ratio: Interval
+    noise: float | None  # relative spread between repeats of the same variant
+    verdict: Verdict
+    reason: str
+    saved_j: Interval | None = None
+    saved_share: float | None = None
+    # how the verdict behaves over the range of the profile's watts, when modelled
+    energy_ratio_range: tuple[float, float] | None = None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where in the job: steps, what ran, and the user's source lines (innermost first)."""
+
+    steps: tuple[int, int] | None = None
+    what: str = ""
+    stack: list[str] = []  # "file:line function"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """What makes the difference: a flag, an argument, a call; its value in each variant."""
+
+    layer: str
+    name: str
+    values: dict[str, str] = {}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One piece of waste, or one trade-off worth knowing."""
+
+    kind: FindingKind
+    title: str
+    variant: str
+    joules: Interval | None
+    energy_kind: EnergyKind
+    share: float | None  # of the variant's joules
+    seconds: float
+    ranks: list[int]
+    where: Place
+    evidence: dict[str, float | int | str | list[int] | list[str]]
+    fix: str
+    cause: Cause | None = None
+    proof: Literal["none", "consistent", "proved"] = "none"
+    confidence: float = 1.0
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where it ran."""
+
+    hosts: list[str]
+    devices: list[str]
+    cpu: str
+    cores: int
+    versions: dict[str, str]
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """The whole of `audit.json`."""
+
+    name: str
+    started: str  # UTC, ISO 8601
+    machine: Machine
+    energy_kind: EnergyKind
+    energy_source: str  # the meter in words: "modelled: NVIDIA H200 profile ...", "NVML energy counter"
+    variants: dict[str, VariantResult]
+    comparison: Comparison | None  # baseline against the first other variant; null for a variant alone
+    findings: list[Finding]
+    missing: list[str]
+    other_comparisons: list[Comparison] = []  # baseline against each further variant
+    notes: list[str] = []  # fallbacks taken, disturbances, coverage
+    schema_version: int = AUDIT_VERSION

@@ -1,0 +1,39 @@
+"""The spool's rows: what the tracer writes and `records.assembly` reads.
+
+A spool segment is a file of JSON lines; each line is an array whose first item is a row kind and whose
+other items are that kind's fields, in this order. Times are ns on the host's monotonic clock.
+Standard library only: this module is imported inside the user's job.
+"""
+
+from __future__ import annotations
+
+FORMAT_VERSION = 1
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    # cumulative clocks of the main thread: its CPU time and the time it waited for a core
+    "stamp": ("t_ns", "cpu_ns", "delay_ns"),
+    # units: tokens or samples of this step on this rank, null when the script does not say
+    "step": ("step", "start_ns", "end_ns", "kind", "units", "unit"),
+    # one call of a c10d operator; end_ns null while in flight (a later row with the same call_id replaces it)
+    "collective": (
+        "call_id", "group", "group_size", "group_rank", "seq", "op", "origin", "bytes", "dtype",
+        "zero_payload", "root", "step", "issue_ns", "start_ns", "end_ns", "stack_id",
+    ),
+    # exact sums of the rows that the cap left out: one per (group, op, origin, stack)
+    "collective_sum": ("group", "op", "origin", "stack_id", "count", "bytes", "duration_ns"),
+    "op": (
+        "op_id", "step", "name", "phase", "inputs", "outputs", "arguments", "stack_id", "start_ns", "end_ns",
+    ),
+    "value": (
+        "value_id", "storage", "version", "offset", "shape", "stride", "dtype", "device", "bytes", "role", "slot",
+    ),
+    "activity": ("device", "stream", "kind", "name", "start_ns", "end_ns", "op_id"),
+    "stack": ("stack_id", "frames"),  # frames innermost first: [[file, line, function], ...]
+    "knob": ("name", "value"),
+    # digest of one parameter at the end of the run, accumulated in float64
+    "parameter": ("name", "shape", "dtype", "sum", "l1", "l2", "exact"),
+    # moments: python_start, process_group, join_enter, join_exit, join_done, last_step, exit, stopped
+    "mark": ("name", "t_ns", "detail"),
+    # faults of the tracer itself and anything it left out on purpose
+    "fault": ("where", "message"),
+}
