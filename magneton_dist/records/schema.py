@@ -165,6 +165,11 @@ PARAMETERS = Table("parameters", "digest of one parameter at the end of the run"
     "l1": Column(F64, "", "sum of absolute values, in float64"),
     "l2": Column(F64, "", "Euclidean norm, in float64"),
     "exact": Column(STR, "", "order-independent checksum of the bits, hexadecimal; equal bits give equal text"),
+    "projections": Column(
+        pl.List(F64), "",
+        "8 sums, in float64, under fixed signs: element i (logical order) counts negative in sum k when bit k of "
+        "splitmix64(i) is set; the mean square difference of two parameters' sums estimates their squared distance",
+    ),
 })
 
 MARKS = Table("marks", "one moment in the life of a rank", {

@@ -31,7 +31,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "stack": ("stack_id", "frames"),  # frames innermost first: [[file, line, function], ...]
     "knob": ("name", "value"),
     # digest of one parameter at the end of the run, accumulated in float64
-    "parameter": ("name", "shape", "dtype", "sum", "l1", "l2", "exact"),
+    "parameter": ("name", "shape", "dtype", "sum", "l1", "l2", "exact", "projections"),
     # moments: python_start, process_group, join_enter, join_exit, join_done, last_step, exit, stopped
     "mark": ("name", "t_ns", "detail"),
     # faults of the tracer itself and anything it left out on purpose
