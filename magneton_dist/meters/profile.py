@@ -1,0 +1,110 @@
+"""A device's watts by state and by class of operator: nominal, range and source of each."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from magneton_dist.errors import ConfigError
+
+PROFILES = Path(__file__).parent / "profiles"
+
+StateKey = Literal["bare_idle", "context_idle", "wait", "transfer", "compute"]
+OperatorKey = Literal["layer_norm", "tiny_copy", "memory_bound", "attention", "matmul", "matmul_tf32"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Watts(_Strict):
+    """Power of one state, W; `source` says where the figures come from."""
+
+    nominal: float = Field(gt=0)
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Watts:
+        if not self.low <= self.nominal <= self.high:
+            raise ValueError(f"low {self.low} <= nominal {self.nominal} <= high {self.high} does not hold")
+        return self
+
+
+class Profile(_Strict):
+    """Watts of one kind of device.
+
+    Attributes:
+        name: short name.
+        device: what it is a model of.
+        caution: what its figures must not be taken for.
+        watts: by device state.
+        operators: by class of operator; empty when the profile has none.
+    """
+
+    name: str
+    device: str
+    caution: str
+    watts: dict[StateKey, Watts]
+    operators: dict[OperatorKey, Watts] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Profile:
+        missing = [key for key in get_args(StateKey) if key not in self.watts]
+        if missing:
+            raise ValueError(f"watts: {', '.join(missing)} missing")
+        return self
+
+    def states(self) -> dict[str, Watts]:
+        """Watts by key, with ``unresolved``: without kernel data it may be anything from idle to compute."""
+        idle, compute = self.watts["context_idle"], self.watts["compute"]
+        unresolved = Watts(
+            nominal=(idle.nominal + compute.nominal) / 2,
+            low=min(idle.low, compute.low),
+            high=max(idle.high, compute.high),
+            source="not known to be idle or compute: the whole range between them",
+        )
+        states: dict[str, Watts] = {key: self.watts[key] for key in get_args(StateKey)}
+        return states | {"unresolved": unresolved}
+
+    def nominal(self) -> dict[str, float]:
+        """Nominal watts by key of `states`."""
+        return {key: watts.nominal for key, watts in self.states().items()}
+
+    def corners(self) -> list[dict[str, float]]:
+        """Every combination of lowest and highest watts.
+
+        A run's joules are linear in each key's watts, so the ratio of two runs is monotone in each, and its
+        extremes over the whole range lie at corners.
+        """
+        states = self.states()
+        ends = [sorted({watts.low, watts.high}) for watts in states.values()]
+        return [dict(zip(states, corner, strict=True)) for corner in itertools.product(*ends)]
+
+
+def load_profile(spec: str) -> Profile:
+    """Profile by name (``h200``) or path of a YAML file.
+
+    Raises:
+        ConfigError: there is no such profile, or it is not a valid one.
+    """
+    path = PROFILES / f"{spec}.yaml" if spec.isidentifier() else Path(spec)
+    try:
+        return Profile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
+        raise ConfigError(
+            f"no such profile: {spec}", where="energy.meter", do=f"use {known}, or the path of a profile"
+        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split())
+        raise ConfigError(what, where=str(path), do="give a readable YAML file") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ": ".join([str(path), *(str(part) for part in first["loc"])])
+        raise ConfigError(first["msg"], where=where, do="compare it with the h200 profile") from error

@@ -1,0 +1,127 @@
+"""Polls one meter in a thread at a fixed period and keeps the readings as tables."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import polars as pl
+
+from magneton_dist.meters.meter import Conditions, Meter, Reading
+from magneton_dist.records.schema import COUNTERS, POWER
+
+_CONDITIONS_NS = 1_000_000_000  # time between two looks at temperature and throttling
+_STALL_NS = 2_000_000_000  # longer than any sensor's window
+
+
+class Sampler:
+    """Reads `meter` every `period_s` seconds, without drift: a late reading does not delay the next.
+
+    A reading that fails becomes a row without watts: a gap, never 0. A sensor that has not updated since the
+    reading before adds no row. A meter without a period (null, modelled) is not polled at all.
+
+    Attributes:
+        faults: why readings failed, each reason once.
+        throttled: reasons for throttling seen, each once.
+        shared: why the device's energy is not this process's alone, empty when it is.
+        temperature_c: at start and at stop, None where not told.
+        power_cap_w: at start, None where not told.
+        core_share: share of one core that the polling cost; known after `stop`.
+    """
+
+    def __init__(self, meter: Meter, period_s: float = 0.05) -> None:
+        self.meter = meter
+        self.faults: list[str] = []
+        self.throttled: list[str] = []
+        self.shared = ""
+        self.temperature_c: tuple[float, float] | None = None
+        self.power_cap_w: float | None = None
+        self.core_share = 0.0
+        self._period_ns = max(1, int(period_s * 1e9))
+        self._power: list[tuple[int, float | None, int]] = []  # t_ns, watts, window_ns
+        self._counters: list[tuple[int, float]] = []  # t_ns, joules
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start polling; the first reading is taken at once."""
+        if self.meter.period_s > 0 and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="magneton-sampler", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Take a last reading, stop; returns the power and counters tables (see `tables`)."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        return self.tables()
+
+    def tables(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Tables `POWER` and `COUNTERS` of what was read so far; callable while polling."""
+        device, sensor = self.meter.device, self.meter.sensor
+        power, counters = self._power[:], self._counters[:]
+        columns = list(zip(*power, strict=True)) or [(), (), ()]
+        power_table = pl.DataFrame(
+            {
+                "device": [device] * len(power), "t_ns": columns[0], "watts": columns[1],
+                "sensor": [sensor] * len(power), "window_ns": columns[2],
+            },
+            schema=POWER.schema,
+        )  # fmt: skip
+        counters_table = pl.DataFrame(
+            {
+                "device": [device] * len(counters), "t_ns": [t for t, _ in counters],
+                "joules": [j for _, j in counters], "sensor": [self.meter.counter] * len(counters),
+            },
+            schema=COUNTERS.schema,
+        )  # fmt: skip
+        return power_table, counters_table
+
+    def _run(self) -> None:
+        started_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        first = self.meter.conditions()
+        self._note(first)
+        self.power_cap_w = first.power_cap_w
+        due_ns, conditions_ns = started_ns, started_ns
+        while True:
+            last = self._stop.is_set()
+            self._keep(self._read())
+            now_ns = time.monotonic_ns()
+            if last or now_ns - conditions_ns > _CONDITIONS_NS:
+                conditions_ns = now_ns
+                latest = self.meter.conditions()
+                self._note(latest)
+            if last:
+                break
+            # the next point of the grid; points already missed are skipped
+            due_ns += self._period_ns * max(1, -(-(now_ns - due_ns) // self._period_ns))
+            self._stop.wait((due_ns - now_ns) / 1e9)
+        if first.temperature_c is not None and latest.temperature_c is not None:
+            self.temperature_c = (first.temperature_c, latest.temperature_c)
+        self.core_share = (time.thread_time_ns() - cpu_ns) / max(1, time.monotonic_ns() - started_ns)
+
+    def _read(self) -> Reading:
+        try:
+            return self.meter.read()
+        except Exception as error:  # noqa: BLE001 - a broken meter must leave gaps with a reason, not end the record
+            return Reading(time.monotonic_ns(), None, None, reason=f"{type(error).__name__}: {error}")
+
+    def _keep(self, reading: Reading) -> None:
+        if reading.reason and reading.reason not in self.faults:
+            self.faults.append(reading.reason)
+        previous_ns = self._power[-1][0] if self._power else None
+        if previous_ns is None or reading.t_ns > previous_ns:
+            window_ns = self.meter.window_ns
+            gap_ns = reading.t_ns - (reading.t_ns if previous_ns is None else previous_ns)
+            if window_ns and gap_ns > max(_STALL_NS, 10 * self._period_ns):
+                # a sensor with its own window says nothing about the time in which nobody polled it
+                self._power.append((reading.t_ns - window_ns, None, gap_ns - window_ns))
+            self._power.append((reading.t_ns, reading.watts, window_ns or gap_ns))
+        if reading.joules is not None:
+            t_ns = reading.t_ns if reading.joules_t_ns is None else reading.joules_t_ns
+            self._counters.append((t_ns, reading.joules))
+
+    def _note(self, conditions: Conditions) -> None:
+        self.throttled += [reason for reason in conditions.throttled if reason not in self.throttled]
+        self.shared = self.shared or conditions.shared
