@@ -17,7 +17,7 @@ help:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: $(READY)

@@ -1,0 +1,97 @@
+"""The models behind `config.yaml`: keys, types, ranges and defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Model(BaseModel):
+    """Unknown keys are errors; values never change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Torchrun(Model):
+    """Options of torchrun that the audit must know; `extra` is handed on as it is."""
+
+    nproc_per_node: int = Field(default=1, ge=1)
+    nnodes: int = Field(default=1, ge=1)
+    max_restarts: int = Field(default=0, ge=0)
+    master_port: int | None = Field(default=None, ge=1, le=65535)
+    extra: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all nodes together."""
+        return self.nproc_per_node * self.nnodes
+
+
+class Job(Model):
+    """What a variant runs. Either `script` or `module` under torchrun, or a whole `command`.
+
+    `args`, `command`, `cwd` and the values of `env` may hold the placeholders ``{run_dir}``, ``{variant}``,
+    ``{repeat}`` and ``{seed}``; a literal brace is doubled.
+    """
+
+    torchrun: Torchrun = Torchrun()
+    script: str | None = None
+    module: str | None = None
+    command: tuple[str, ...] | None = None  # srun, accelerate, deepspeed, python: ends in the ranks
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str | None = None  # default: the folder the audit was started in; absolute after loading
+    python: str | None = None  # interpreter of another environment
+    seed: int | None = Field(default=None, ge=0, lt=2**32)
+    stop_after_steps: int | None = Field(default=None, ge=1)
+    timeout_s: float | None = Field(default=None, gt=0)
+
+
+class Kernels(Model):
+    """Windows in which kernels are captured: `steps` steps every `every` steps."""
+
+    every: int = Field(default=50, ge=1)
+    steps: int = Field(default=3, ge=0)
+
+
+class Capture(Model):
+    """What the tracer records."""
+
+    warmup_steps: int = Field(default=2, ge=0)
+    graph_steps: int = Field(default=1, ge=0)
+    kernels: Kernels = Kernels()
+    stacks: Literal["none", "python"] = "python"
+    max_mb: int = Field(default=256, ge=1)
+
+
+class Energy(Model):
+    """Which meter; ``modelled:NAME`` or ``modelled:path/to/profile.yaml`` models the watts."""
+
+    meter: str = "auto"  # auto | nvml | rapl | null | modelled:PROFILE
+    period_ms: float = Field(default=50.0, ge=1.0)
+
+
+class Compare(Model):
+    """What counts as a difference."""
+
+    by: Literal["energy", "time", "memory", "values"] = "energy"
+    region: float = Field(default=0.10, gt=0)
+    total: float | Literal["auto"] = "auto"  # auto: beyond the noise between repeats
+    time: float = Field(default=0.01, gt=0)
+    values: float = Field(default=0.01, gt=0)
+
+
+class AuditConfig(Model):
+    """A whole configuration file, variants already resolved to complete jobs."""
+
+    name: str
+    variants: dict[str, Job]
+    baseline: str
+    repeats: int = Field(default=4, ge=1)
+    warmup_runs: int = Field(default=1, ge=0)  # discarded runs per variant, before the first repeat
+    capture: Capture = Capture()
+    energy: Energy = Energy()
+    compare: Compare = Compare()
+    runs: Path = Field(default=Path("runs"), strict=False)  # absolute after loading
