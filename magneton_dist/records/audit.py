@@ -6,6 +6,7 @@ modelled or unmeasured. An unknown figure is null, never 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -111,7 +112,8 @@ class Finding(msgspec.Struct, frozen=True):
     seconds: float
     ranks: list[int]
     where: Place
-    evidence: dict[str, float | int | str | list[int] | list[str]]
+    # one array type only: msgspec cannot tell two apart
+    evidence: dict[str, float | int | str | Sequence[int | str]]
     fix: str
     cause: Cause | None = None
     proof: Literal["none", "consistent", "proved"] = "none"

@@ -1,0 +1,1 @@
+"""Reports: one audit as terminal text, JSON, one HTML page, and one run as a Perfetto trace."""

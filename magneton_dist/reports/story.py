@@ -1,0 +1,98 @@
+"""What an audit says in sentences, for every report: the verdict, who burnt what, what is doubtful."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, RankResult, VariantResult
+from magneton_dist.reports.figures import one_line, percent, quantity
+from magneton_dist.reports.palette import WASTE, split_key
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The verdict in one sentence, the sentence that gives its reason, and whether it is about waste."""
+
+    verdict: str
+    sentence: str
+    reason: str
+    waste: bool
+
+
+def headline(audit: Audit) -> Headline:
+    """The one sentence a reader must see first."""
+    if audit.comparison is not None:
+        return comparison_headline(audit.comparison, audit.energy_kind)
+    names = ", ".join(one_line(name, 60) for name in audit.variants) or "nothing"
+    if not audit.findings:
+        return Headline("audited alone", f"No waste found in {names}.", "", waste=False)
+    worst = audit.findings[0]
+    return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
+
+
+def comparison_headline(comparison: Comparison, kind: EnergyKind) -> Headline:
+    """A comparison as a sentence; the reason is the comparison's own."""
+    base, other = one_line(comparison.baseline, 60), one_line(comparison.candidate, 60)
+    ratio = comparison.energy_ratio
+    reason = one_line(comparison.reason, 600)
+    if ratio is None:
+        sentence = f"The joules of {base} and {other} are unknown; only their times compare."
+        return Headline(comparison.verdict, sentence, reason, waste=False)
+    cheap, dear = (other, base) if ratio.mean < 1 else (base, other)
+    # of the dearer one's joules, whichever of the two it is
+    share = percent(1 - min(ratio.mean, 1 / ratio.mean)) + ("" if kind == "measured" else f" ({kind})")
+    if comparison.verdict == "waste":
+        sentence = f"{dear} wastes {share} of its energy: {cheap} does the same work without it."
+    elif comparison.verdict == "trade-off":
+        sentence = f"A trade-off: {cheap} burns {share} less than {dear}, at a price."
+    elif comparison.verdict == "no difference":
+        sentence = f"No difference: {base} and {other} burn the same."
+    else:
+        sentence = f"Inconclusive: {base} and {other} cannot be told apart yet."
+    return Headline(comparison.verdict, sentence, reason, waste=comparison.verdict == "waste")
+
+
+def shown_states(rank: RankResult) -> dict[str, tuple[float, float | None]]:
+    """Seconds and joules per shown state of one rank; joules are None where any part is unmeasured."""
+    sums: dict[str, tuple[float, float | None]] = {}
+    for key, share in rank.states.items():
+        seconds, joules = sums.get(split_key(key), (0.0, 0.0))
+        sums[split_key(key)] = (
+            seconds + share.s,
+            None if joules is None or share.j is None else joules + share.j,
+        )
+    return sums
+
+
+def wasted(rank: RankResult) -> tuple[float, float, float]:
+    """Sort key, worst first: joules in shadow, joules in shadow and waits, seconds in both (negated)."""
+    states = shown_states(rank)
+    shadow = states.get("shadow", (0.0, 0.0))[1] or 0.0
+    both = [states.get(name, (0.0, 0.0)) for name in WASTE]
+    return (-shadow, -sum(j or 0.0 for _, j in both), -sum(s for s, _ in both))
+
+
+def worst_first(variant: VariantResult, most: int) -> tuple[list[RankResult], int]:
+    """At most `most` ranks, and how many are left out: in rank order if all fit, else worst first."""
+    if len(variant.ranks) <= most:
+        return sorted(variant.ranks, key=lambda r: r.rank), 0
+    return sorted(variant.ranks, key=lambda r: (*wasted(r), r.rank))[:most], len(variant.ranks) - most
+
+
+def doubts(audit: Audit) -> list[str]:
+    """What a reader must know before trusting the figures: failed runs first, then what is missing."""
+    failed = [
+        f"{one_line(name, 60)}: {sum(map(bool, result.exit_codes))} of {len(result.exit_codes)} runs failed "
+        f"(exit codes {', '.join(map(str, result.exit_codes))})"
+        for name, result in audit.variants.items()
+        if any(result.exit_codes)
+    ]
+    return failed + [one_line(text, 600) for text in audit.missing]
+
+
+def _cost_sentence(finding: Finding) -> str:
+    if finding.joules is None:
+        return f"It costs {quantity(finding.seconds, 's')}; its joules are unmeasured."
+    share = f", {percent(finding.share)} of the run" if finding.share is not None else ""
+    return f"It costs {quantity(finding.joules.mean, 'J')} ({finding.energy_kind}){share}."
+
