@@ -57,10 +57,14 @@ class Sampler:
             self._thread = None
         return self.tables()
 
-    def tables(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Tables `POWER` and `COUNTERS` of what was read so far; callable while polling."""
+    def tables(self, skip: tuple[int, int] = (0, 0)) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Tables `POWER` and `COUNTERS` of what was read so far; callable while polling.
+
+        Args:
+            skip: rows to leave out at the head of each, for a caller that has them already.
+        """
         device, sensor = self.meter.device, self.meter.sensor
-        power, counters = self._power[:], self._counters[:]
+        power, counters = self._power[skip[0] :], self._counters[skip[1] :]
         columns = list(zip(*power, strict=True)) or [(), (), ()]
         power_table = pl.DataFrame(
             {
