@@ -23,6 +23,8 @@ _SEQUENCE, _MAPPING, _MERGE = _YAML + "seq", _YAML + "map", _YAML + "merge"
 _TEXTS = {_YAML + "str", _YAML + "timestamp"}  # a date is text here
 _SCALARS = {_YAML + name for name in ("null", "bool", "int", "float")}
 
+QUOTE = "put a text with { } in quotes"
+
 Scalar = str | int | float | bool | None
 
 
@@ -112,8 +114,8 @@ def read(path: Path) -> Node:
 
 def parse(text: str, name: str, key: str = "", numbered: bool = True) -> Node:
     """The YAML value `text`, placed at `name` (with lines when `numbered`); `key` is the key of the whole."""
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
             return Node(None, name, key)
@@ -121,14 +123,19 @@ def parse(text: str, name: str, key: str = "", numbered: bool = True) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         here = Node(None, f"{name}:{mark.line + 1}" if mark and numbered else name, key)
-        do = "indent with spaces, not tabs" if "\\t" in str(error.problem) else None
-        raise here.fail(f"not YAML: {error.problem}", do) from error
+        raise here.fail(f"not YAML: {error.problem}", _advice(error, text)) from error
     except yaml.YAMLError as error:  # a character that YAML does not allow; its message has several lines
         raise Node(None, name, key).fail(f"not YAML: {str(error).splitlines()[0]}") from error
     except RecursionError as error:
         raise Node(None, name, key).fail("nested too deeply") from error
-    finally:
-        loader.dispose()
+
+
+def _advice(error: yaml.MarkedYAMLError, text: str) -> str | None:
+    if "\\t" in str(error.problem):
+        return "indent with spaces, not tabs"
+    lines = text.splitlines()
+    line = error.problem_mark.line if error.problem_mark else len(lines)
+    return QUOTE if line < len(lines) and "{" in lines[line] else None
 
 
 class _Builder:
@@ -142,9 +149,7 @@ class _Builder:
 
     def build(self, node: yaml.Node, key: str, depth: int) -> Node:
         here = Node(None, self._place(node), key)
-        self.values += 1
-        if self.values > MAX_VALUES or depth > MAX_DEPTH:
-            raise here.fail("expands beyond all measure", "write it without aliases")
+        self._count(here, depth)
         if isinstance(node, yaml.ScalarNode):
             return replace(here, value=self._scalar(node, here), text=node.value)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE:
@@ -153,6 +158,11 @@ class _Builder:
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING:
             return replace(here, value=self._children(node, key, depth))
         raise here.fail(f"tag {node.tag!r} is not allowed", "plain values only")
+
+    def _count(self, here: Node, depth: int) -> None:
+        self.values += 1
+        if self.values > MAX_VALUES or depth > MAX_DEPTH:
+            raise here.fail("expands beyond all measure", "write it without aliases")
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}" if self.numbered else self.name
@@ -176,6 +186,7 @@ class _Builder:
             if not isinstance(name, yaml.ScalarNode):
                 raise ConfigError("a key must be a word", where=place)
             if name.tag == _MERGE:
+                self._count(Node(None, place, prefix), depth)
                 for source in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
                     if not isinstance(source, yaml.MappingNode):
                         raise ConfigError("<< needs a mapping", where=place)

@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from magneton_dist.config.document import Node, closest, read
+from magneton_dist.config.document import QUOTE, Node, closest, read
 from magneton_dist.config.models import AuditConfig, Job, Model
 from magneton_dist.config.overrides import override
 from magneton_dist.config.placeholders import PLACEHOLDERS, expand, literal, placeholders
@@ -100,6 +100,8 @@ def _origins(annotation: Any) -> set[Any]:
 
 def _text(node: Node) -> Node:
     """Numbers and yes/no stand for what was written, so that ``0.10`` or ``010`` reaches the job as such."""
+    if isinstance(node.value, dict | list):
+        raise node.fail(f"must be text, not {node.shown()}", QUOTE)
     return replace(node, value=node.text) if isinstance(node.value, bool | int | float) else node
 
 

@@ -23,12 +23,11 @@ def override(root: Node, text: str) -> Node:
     Raises:
         ConfigError: `text` is no assignment, or names a place that cannot hold a value.
     """
-    name = f"--set {text}"
     found = _SET.fullmatch(text.strip())
     if found is None:
-        raise ConfigError("must read key=value", where=name, do="such as --set repeats=6")
-    path = _path(found["key"], name)
-    value = parse(found["value"], name, found["key"], numbered=False)
+        raise ConfigError(f"{text!r} must read key=value", where="--set", do="such as --set repeats=6")
+    path = _path(found["key"])
+    value = parse(found["value"], "--set", found["key"], numbered=False)
     if path[0] == "variants" and len(path) > 1:
         known = _at(root, path[:1])
         names = list(known.mapping()) if known else []
@@ -44,13 +43,13 @@ def override(root: Node, text: str) -> Node:
     return _put(root, path, value if old is None or old.value is None else _extended(old, value))
 
 
-def _path(key: str, name: str) -> Path:
+def _path(key: str) -> Path:
     path: Path = []
     position = 0
     while position < len(key):
         step = _STEP.match(key, position)
         if step is None:
-            raise ConfigError(f"{key!r} is no key", where=name, do="such as variants.join.args[1]")
+            raise ConfigError(f"{key!r} is no key", where="--set", do="such as variants.join.args[1]")
         path.append(step["name"])
         path += [int(index) for index in re.findall(r"\d+", step["index"])]
         position = step.end()
