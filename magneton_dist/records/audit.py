@@ -82,6 +82,7 @@ class Comparison(msgspec.Struct, frozen=True):
     saved_share: float | None = None
     # how the verdict behaves over the range of the profile's watts, when modelled
     energy_ratio_range: tuple[float, float] | None = None
+    hungrier: str | None = None  # the variant shown to burn more per unit of work; null when none is
 
 
 class Place(msgspec.Struct, frozen=True):
