@@ -48,7 +48,7 @@ class Ratio:
 
     @classmethod
     def of(cls, numerator: Floats, denominator: Floats) -> Ratio:
-        """From two arrays of positive values, shape (repeats,) or (repeats, columns); equal rows are pairs."""
+        """From arrays of positive values, shape (repeats,) or (repeats, columns); row i pairs with row i."""
         top, bottom = (np.log(side.reshape(len(side), -1)) for side in (numerator, denominator))
         pairs = top - bottom
         mean, repeats = pairs.mean(axis=0), len(pairs)

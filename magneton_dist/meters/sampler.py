@@ -99,7 +99,7 @@ class Sampler:
             if last:
                 break
             # the next point of the grid; points already missed are skipped
-            due_ns += self._period_ns * max(1, -(-(now_ns - due_ns) // self._period_ns))
+            due_ns += self._period_ns * (1 + max(0, now_ns - due_ns) // self._period_ns)
             self._stop.wait((due_ns - now_ns) / 1e9)
         if first.temperature_c is not None and latest.temperature_c is not None:
             self.temperature_c = (first.temperature_c, latest.temperature_c)
