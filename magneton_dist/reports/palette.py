@@ -31,10 +31,11 @@ LOOKS: tuple[Look, ...] = (
     Look("transfer", "t", "▒", "-", "cyan", "only a collective, every peer has arrived"),
     Look("wait", "w", "░", "~", "yellow", "only a collective, a peer has not arrived yet"),
     Look("idle", "i", "·", ".", "bright_black", "nothing on the device"),
-    Look("unresolved", "u", "?", "?", "bright_black", "a step without kernel data"),
+    Look("unresolved", "u", "▪", "%", "bright_black", "a step without kernel data"),
     Look("shadow", "s", "╳", "X", "bold red", "no work left, yet it runs collectives for its peers"),
     Look("done", "d", "_", "_", "bright_black", "no work left, process parked, its context held"),
     Look("released", "r", "╌", ":", "bright_black", "no work left, process gone, context given back"),
+    Look("residual", "x", "?", "?", "magenta", "energy of the device that no state accounts for"),
 )
 BY_NAME: dict[str, Look] = {look.name: look for look in LOOKS}
 WASTE = ("shadow", "wait")

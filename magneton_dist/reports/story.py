@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, RankResult, VariantResult
+from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, RankResult
 from magneton_dist.reports.figures import one_line, percent, quantity
 from magneton_dist.reports.palette import WASTE, split_key
+
+_RESIDUAL = 0.005  # of a rank's joules: below it, a residual is rounding and not worth a colour
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,10 @@ def comparison_headline(comparison: Comparison, kind: EnergyKind) -> Headline:
 
 
 def shown_states(rank: RankResult) -> dict[str, tuple[float, float | None]]:
-    """Seconds and joules per shown state of one rank; joules are None where any part is unmeasured."""
+    """Seconds and joules per shown state of one rank; joules are None where any part is unmeasured.
+
+    What the device burnt beyond its states is the state ``residual``, of no seconds.
+    """
     sums: dict[str, tuple[float, float | None]] = {}
     for key, share in rank.states.items():
         seconds, joules = sums.get(split_key(key), (0.0, 0.0))
@@ -61,22 +66,33 @@ def shown_states(rank: RankResult) -> dict[str, tuple[float, float | None]]:
             seconds + share.s,
             None if joules is None or share.j is None else joules + share.j,
         )
+    if rank.energy_j is not None:
+        residual = rank.energy_j - sum(j or 0.0 for _, j in sums.values())
+        if residual > _RESIDUAL * rank.energy_j:
+            sums["residual"] = (0.0, residual)
     return sums
 
 
-def wasted(rank: RankResult) -> tuple[float, float, float]:
-    """Sort key, worst first: joules in shadow, joules in shadow and waits, seconds in both (negated)."""
+def worst_ranks(audit: Audit, most: int) -> tuple[list[int], int]:
+    """At most `most` ranks, the same for every variant, and how many are left out.
+
+    In rank order if all fit; else those first that waste most in any variant: joules in shadow, then joules
+    in shadow and waits, then seconds in both.
+    """
+    worst: dict[int, tuple[float, float, float]] = {}
+    for result in audit.variants.values():
+        for rank in result.ranks:
+            worst[rank.rank] = max(_wasted(rank), worst.get(rank.rank, (0.0, 0.0, 0.0)))
+    if len(worst) <= most:
+        return sorted(worst), 0
+    return sorted(worst, key=lambda r: (*(-amount for amount in worst[r]), r))[:most], len(worst) - most
+
+
+def _wasted(rank: RankResult) -> tuple[float, float, float]:
     states = shown_states(rank)
-    shadow = states.get("shadow", (0.0, 0.0))[1] or 0.0
     both = [states.get(name, (0.0, 0.0)) for name in WASTE]
-    return (-shadow, -sum(j or 0.0 for _, j in both), -sum(s for s, _ in both))
-
-
-def worst_first(variant: VariantResult, most: int) -> tuple[list[RankResult], int]:
-    """At most `most` ranks, and how many are left out: in rank order if all fit, else worst first."""
-    if len(variant.ranks) <= most:
-        return sorted(variant.ranks, key=lambda r: r.rank), 0
-    return sorted(variant.ranks, key=lambda r: (*wasted(r), r.rank))[:most], len(variant.ranks) - most
+    shadow = states.get("shadow", (0.0, 0.0))[1] or 0.0
+    return shadow, sum(j or 0.0 for _, j in both), sum(s for s, _ in both)
 
 
 def doubts(audit: Audit) -> list[str]:

@@ -32,7 +32,7 @@ from magneton_dist.reports.figures import (
     ratio_change,
 )
 from magneton_dist.reports.palette import LOOKS
-from magneton_dist.reports.story import comparison_headline, doubts, headline, shown_states, worst_first
+from magneton_dist.reports.story import comparison_headline, doubts, headline, shown_states, worst_ranks
 
 MAX_RANKS = 8
 MAX_FINDINGS = 10
@@ -125,13 +125,14 @@ def _bars(audit: Audit, width: int, *, ascii_only: bool) -> Group:
     longest = max((sum(_amounts(rank, joules=joules).values()) for rank in ranks), default=0.0) or 1.0
     scale = max(10, width - _LABEL - _VALUE) / longest
     lines: list[RenderableType] = [Text(title, "bold")]
+    worst, hidden = worst_ranks(audit, MAX_RANKS)
     for name, result in audit.variants.items():
-        shown, hidden = worst_first(result, MAX_RANKS)
+        by_rank = {rank.rank: rank for rank in result.ranks}
         lines.append(Text(one_line(name, 60)))
-        for rank in shown:
+        for rank in (by_rank[number] for number in worst if number in by_rank):
             lines.append(_bar(rank, scale, audit.energy_kind, joules=joules, ascii_only=ascii_only))
         if hidden:
-            lines.append(Text(f"  {hidden:,} more ranks, which waste less, are in the page", "dim"))
+            lines.append(Text(f"  {hidden:,} more ranks, which waste less, are in audit.json", "dim"))
     used = {state for rank in ranks for state in _amounts(rank, joules=joules)}
     legend = Text("  ")
     for look in LOOKS:

@@ -24,7 +24,9 @@ from magneton_dist.records.audit import (
 from magneton_dist.records.schema import COLLECTIVES, OPS, POWER, STEPS
 from magneton_dist.reports.bands import STATE_SCHEMA, RankBands, RunBands
 
-WATTS = {"compute": 138.0, "overlap": 138.0, "transfer": 126.0, "wait": 124.0, "idle": 122.0, "released": 74.0}
+WATTS = {
+    "compute": 138.0, "overlap": 138.0, "transfer": 126.0, "wait": 124.0, "idle": 122.0, "released": 74.0,
+}
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e 漢字 \U0001f525"
 MS = 1_000_000
 
@@ -43,7 +45,7 @@ class Simulation:
         self.end = now
 
     def _step(self, step: int, now: int) -> int:
-        """forward and backward, an overlapped first bucket, a second bucket alone; the slowest sets the pace."""
+        """Compute, an overlapped first bucket, a second bucket alone; the slowest rank sets the pace."""
         working = [r for r, n in enumerate(self.batches) if step < n]
         compute = {r: (30 + (7 * step + 3 * r) % 5) * MS for r in working}
         late = now + max(compute.values())
@@ -51,7 +53,8 @@ class Simulation:
         for rank, states in enumerate(self.states):
             if rank in working:
                 arrive = now + compute[rank]
-                states += [(now, arrive, "working", "compute"), (arrive, arrive + 6 * MS, "working", "overlap")]
+                states.append((now, arrive, "working", "compute"))
+                states.append((arrive, arrive + 6 * MS, "working", "overlap"))
                 if late > arrive:
                     states.append((arrive + 6 * MS, bucket_1, "working", "wait"))
                 states.append((bucket_1, end, "working", "transfer"))
@@ -94,9 +97,9 @@ class Simulation:
              for i, name in enumerate(["aten.embedding.default", "aten.addmm.default", "aten.gelu.default"])],
             schema=OPS.schema, orient="row",
         )
+        calls = pl.DataFrame(self.collectives[rank], schema=COLLECTIVES.schema)
         return RankBands(
-            states, self.power(rank), pl.DataFrame(self.collectives[rank], schema=COLLECTIVES.schema), steps, ops,
-            node="node-a", device=f"GPU-{rank:08x}",
+            states, self.power(rank), calls, steps, ops, node="node-a", device=f"GPU-{rank:08x}",
         )
 
     def power(self, rank: int, period: int = 50 * MS) -> pl.DataFrame:
@@ -142,30 +145,50 @@ def around(mean: float, spread: float) -> Interval:
 
 
 def shadow_finding(simulation: Simulation, rank: int) -> Finding:
+    """Avoidable joules of a rank's shadow: what it burnt there beyond bare idle."""
     result = simulation.rank_result(rank)
     shadow = [s for key, s in result.states.items() if key.startswith("finished/")]
-    joules, seconds = sum(s.j or 0.0 for s in shadow), sum(s.s for s in shadow)
+    gross, seconds = sum(s.j or 0.0 for s in shadow), sum(s.s for s in shadow)
+    joules = gross - seconds * WATTS["released"]
     calls = [c for c in simulation.collectives[rank] if c["origin"] == "join_shadow"]
     total = sum(simulation.rank_result(r).energy_j or 0.0 for r in range(len(simulation.batches)))
     return Finding(
-        "shadow-collective", f"Rank {rank} ran {len(calls)} all-reduces of zeros after its last batch",
-        simulation.variant, around(joules, 0.06), "modelled", joules / total, seconds, [rank],
-        Place((simulation.batches[rank], max(simulation.batches) - 1), "allreduce_ from Join",
-              ["examples/uneven_inputs/train.py:87 train", "examples/uneven_inputs/train.py:143 <module>"]),
-        {"collectives": len(calls), "zero_bytes": 1_000_000 * len(calls), "steps_without_work": 38,
-         "group": "0", "avoidable_j": joules - seconds * 74.0},
-        "Replace `with Join([model]):` by `with magneton_dist.sync.EarlyExit(model, on_finish=\"release\"):`",
-        Cause("python", "torch.distributed.algorithms.Join", {"join": "Join([model])", "early-exit": "EarlyExit"}),
-        "consistent", 0.98,
+        kind="shadow-collective",
+        title=f"Rank {rank} ran {len(calls)} all-reduces of zeros after its last batch",
+        variant=simulation.variant,
+        joules=around(joules, 0.06),
+        energy_kind="modelled",
+        share=joules / total,
+        seconds=seconds,
+        ranks=[rank],
+        where=Place(
+            (simulation.batches[rank], max(simulation.batches) - 1),
+            "allreduce_ from Join",
+            ["examples/uneven_inputs/train.py:87 train", "examples/uneven_inputs/train.py:143 <module>"],
+        ),
+        evidence={"collectives": len(calls), "zero_bytes": 1_000_000 * len(calls), "shadow_j": gross, "group": "0"},
+        fix="Replace `with Join([model]):` by "
+        '`with magneton_dist.sync.EarlyExit(model, on_finish="release"):`',
+        cause=Cause("call", "torch.distributed.algorithms.Join", {"join": "Join", "early-exit": "EarlyExit"}),
+        proof="consistent",
+        confidence=0.98,
     )
 
 
 def straggler_finding(simulation: Simulation) -> Finding:
     return Finding(
-        "straggler-wait", "Rank 0 waits for rank 1 in 8 of 10 steps", simulation.variant, Interval(4.2, (3.1, 5.3)),
-        "modelled", 0.008, 0.034, [0], Place((0, 9), "allreduce_ from ddp", ["examples/uneven_inputs/train.py:96 train"]),
-        {"late_ranks": [1], "steps_late_share": 0.8, "median_wait_s": 0.0021},
-        "Balance tokens per rank, or bucket sequences by length", None, "none", 0.7,
+        kind="straggler-wait",
+        title="Rank 0 waits for rank 1 in 8 of 10 steps",
+        variant=simulation.variant,
+        joules=Interval(4.2, (3.1, 5.3)),
+        energy_kind="modelled",
+        share=0.008,
+        seconds=0.034,
+        ranks=[0],
+        where=Place((0, 9), "allreduce_ from ddp", ["examples/uneven_inputs/train.py:96 train"]),
+        evidence={"late_ranks": [1], "steps_late_share": 0.8, "median_wait_s": 0.0021},
+        fix="Balance tokens per rank, or bucket sequences by length",
+        confidence=0.7,
     )
 
 
@@ -191,10 +214,17 @@ def audit_of(join: Simulation, early_exit: Simulation) -> Audit:
         "modelled", "modelled: NVIDIA H200 profile (wait 124 W, bare idle 74 W: arXiv 2512.08365)",
         {"join": a, "early-exit": b},
         Comparison(
-            "join", "early-exit", Interval(ratio, (ratio - 0.06, ratio + 0.06)), Interval(1.002, (0.98, 1.02)), 0.021,
-            "waste", "Over 4 interleaved repeats the interval of the energy ratio excludes 1 and exceeds the noise "
+            baseline="join",
+            candidate="early-exit",
+            energy_ratio=Interval(ratio, (ratio - 0.06, ratio + 0.06)),
+            time_ratio=Interval(1.002, (0.98, 1.02)),
+            noise=0.021,
+            verdict="waste",
+            reason="Over 4 interleaved repeats the interval of the energy ratio excludes 1 and exceeds the noise "
             "between runs (2.1 %); final parameters are bit-equal; time differs by less than 1 %.",
-            around(a.energy_j.mean - b.energy_j.mean, 0.3), 1 - ratio, (ratio - 0.1, ratio + 0.08),
+            saved_j=around(a.energy_j.mean - b.energy_j.mean, 0.3),
+            saved_share=1 - ratio,
+            energy_ratio_range=(ratio - 0.1, ratio + 0.08),
         ),
         [shadow_finding(join, 0), straggler_finding(join)], [],
         notes=["2 ranks share 2 cores; run-queue delay 1.0 % of wanted CPU time."],
@@ -242,7 +272,9 @@ def troubled(audit: Audit) -> Audit:
             audit.comparison, energy_ratio=None, verdict="inconclusive", saved_j=None, saved_share=None,
             reason="Joules are unmeasured and 2 of 4 runs of early-exit failed.", energy_ratio_range=None,
         ),
-        findings=[msgspec.structs.replace(f, joules=None, share=None, energy_kind="unmeasured") for f in audit.findings],
+        findings=[
+            msgspec.structs.replace(f, joules=None, share=None, energy_kind="unmeasured") for f in audit.findings
+        ],
         missing=["rank 1 of early-exit, repeat 2: killed (exit code 137); its last 0.4 s are lost"],
         notes=[],
     )
@@ -263,7 +295,9 @@ def hostile(audit: Audit) -> Audit:
         audit, name=long, energy_source=HOSTILE, findings=[finding], missing=[long], notes=[HOSTILE],
         variants={k: msgspec.structs.replace(v, command=[long, HOSTILE]) for k, v in variants.items()},
         comparison=msgspec.structs.replace(audit.comparison, baseline=HOSTILE, candidate=long, reason=long),
-        machine=msgspec.structs.replace(audit.machine, hosts=[HOSTILE], cpu=HOSTILE, versions={HOSTILE: HOSTILE}),
+        machine=msgspec.structs.replace(
+            audit.machine, hosts=[HOSTILE], cpu=HOSTILE, versions={HOSTILE: HOSTILE}
+        ),
     )
 
 
