@@ -13,7 +13,7 @@ END_OF_DOCUMENT = 0
 
 
 def corpus_median(rank: int, world_size: int, median: float, skew: float) -> float:
-    """Median document length, in tokens, of one rank's corpus: from `median` on rank 0 up to `median * skew`."""
+    """Median document length of one rank's corpus, in tokens: from `median` up to `median * skew`."""
     return median * skew ** (rank / max(1, world_size - 1))
 
 
@@ -29,13 +29,15 @@ def document_lengths(documents: int, median: float, sigma: float, generator: tor
 def write_documents(lengths: torch.Tensor, vocabulary: int, generator: torch.Generator) -> torch.Tensor:
     """The documents one after the other, shape (total length,).
 
-    Each counts from a random token in random steps, so there is something to learn, and ends with END_OF_DOCUMENT.
+    Each counts from a random token in steps of a random size, so there is something to learn, and ends with
+    END_OF_DOCUMENT.
     """
     first = torch.randint(vocabulary - 1, lengths.shape, generator=generator)
     step = torch.randint(1, 8, lengths.shape, generator=generator)
     ends = lengths.cumsum(0)
     position = torch.arange(int(ends[-1])) - (ends - lengths).repeat_interleave(lengths)
-    tokens = 1 + (first.repeat_interleave(lengths) + step.repeat_interleave(lengths) * position) % (vocabulary - 1)
+    counted = first.repeat_interleave(lengths) + step.repeat_interleave(lengths) * position
+    tokens = 1 + counted % (vocabulary - 1)
     tokens[ends - 1] = END_OF_DOCUMENT
     return tokens
 

@@ -29,8 +29,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Returns the loss of predicting each next token.
 
-    `zero_width` adds an auxiliary head of that width whose loss has the weight 0, as when a loss term is ablated:
-    its parameters get gradients that are exactly zero, and DDP rightly reduces them.
+    `zero_width` adds an auxiliary head of that width whose loss has the weight 0, as when a loss term is
+    ablated: its parameters get gradients that are exactly zero, and DDP rightly reduces them.
     """
 
     def __init__(self, vocabulary: int, tokens: int, layers: int, dim: int, zero_width: int = 0) -> None:
@@ -40,7 +40,9 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(dim, heads=max(1, dim // 64)) for _ in range(layers)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, vocabulary, bias=False)
-        self.auxiliary = nn.Sequential(nn.Linear(dim, zero_width), nn.Linear(zero_width, 1)) if zero_width else None
+        self.auxiliary = None
+        if zero_width:
+            self.auxiliary = nn.Sequential(nn.Linear(dim, zero_width), nn.Linear(zero_width, 1))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(self.blocks(self.token(tokens) + self.position))

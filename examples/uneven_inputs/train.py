@@ -31,10 +31,11 @@ except ImportError:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--sync", choices=("join", "early-exit", "throw"), default="join")
-    add("--on-finish", choices=("park", "release"), default="park", help="early exit: what a finished rank does")
+    add("--on-finish", choices=("park", "release"), default="park", help="of a rank, with early-exit")
     add("--layers", type=int, default=2)
     add("--dim", type=int, default=128)
     add("--tokens", type=int, default=512, help="length of a packed sequence")
@@ -42,10 +43,10 @@ def parse() -> argparse.Namespace:
     add("--vocabulary", type=int, default=512)
     add("--docs", type=int, default=128, help="documents on each rank")
     add("--median", type=float, default=30.0, help="median length of rank 0's documents, in tokens")
-    add("--sigma", type=float, default=0.8, help="spread of the lengths (standard deviation of their logarithm)")
-    add("--skew", type=float, default=4.8, help="how many times longer the last rank's documents are than rank 0's")
+    add("--sigma", type=float, default=0.8, help="standard deviation of the logarithm of the lengths")
+    add("--skew", type=float, default=4.8, help="how much longer the last rank's documents are")
     add("--balanced", action="store_true", help="documents of one length, the same on all ranks")
-    add("--zero-branch", action="store_true", help="add a loss term of weight 0: one gradient bucket of zeros")
+    add("--zero-branch", action="store_true", help="add a loss of weight 0: a gradient bucket of zeros")
     add("--epochs", type=int, default=1)
     add("--lr", type=float, default=1e-3)
     add("--bucket-mb", type=float, default=1.0, help="size of DDP's gradient buckets")
