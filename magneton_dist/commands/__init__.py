@@ -1,0 +1,85 @@
+"""The command line: one file per subcommand, whose docstring is its help. No logic lives here."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from magneton_dist.commands.audit import audit
+from magneton_dist.commands.doctor import doctor
+from magneton_dist.commands.export import export
+from magneton_dist.commands.init import init
+from magneton_dist.commands.launch import launch
+from magneton_dist.errors import MagnetonError
+
+NAME = "magneton-dist"
+
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(name=NAME, rich_markup_mode=None, add_completion=False, context_settings=_SETTINGS)
+for command in (launch, init, doctor, audit, export):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"{NAME} {version(NAME)}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Where the joules of a distributed training job went, why, and what to change.
+
+    Exit codes: 0 done; 1 it failed; 2 the input is wrong; 3 audited, with ranks or records missing;
+    4 waste found (launch --fail-on-waste); 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Entry point of `magneton-dist`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code. Every error is one line on stderr."""
+    try:
+        code = app(list(arguments) or ["--help"], prog_name=NAME, standalone_mode=False)
+    except typer.TyperException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except MagnetonError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last line of defence: say so, and keep the traceback
+        return _fail(f"unexpected {type(error).__name__}: {error} (traceback in {_keep_traceback()})", 1)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    """Print `message` on one line, with nothing in it that a terminal would obey."""
+    line = re.sub(r"\s*[\r\n]\s*", " ", message)
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+    encoding = sys.stderr.encoding or "ascii"
+    sys.stderr.write(f"{NAME}: error: {shown}\n".encode(encoding, "backslashreplace").decode(encoding))
+    return code
+
+
+def _keep_traceback() -> str:
+    handle, path = tempfile.mkstemp(prefix=f"{NAME}-error-", suffix=".txt")
+    with os.fdopen(handle, "w", errors="backslashreplace") as file:
+        traceback.print_exc(file=file)
+    return path

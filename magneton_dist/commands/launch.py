@@ -1,0 +1,76 @@
+"""`magneton-dist launch`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import Audit
+
+AUDITED, INCOMPLETE, WASTE = 0, 3, 4
+
+
+def launch(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What to audit: a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key: repeats=6, 'variants.a.args+=[--x, 1]'."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
+    address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A running Ray cluster (or auto); default: this machine.")
+    ] = None,
+    fail_on_waste: Annotated[
+        float | None,
+        typer.Option(metavar="PCT", min=0, max=100, help="Exit with 4 when waste of at least PCT % is found."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no report, only what was written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the report.")] = False,
+) -> int:
+    """Run a job in its variants and say where the joules went, why, and what to change.
+
+    Exit codes: 0 audited; 3 audited, with ranks or records missing; 4 waste of at least PCT % was found;
+    2 the input is wrong; 1 anything else.
+    """
+    from magneton_dist.config import load, plan
+
+    loaded = load(config, overrides or [])
+    if dry_run:
+        typer.echo(plan(loaded))
+        return AUDITED
+
+    from rich.console import Console
+
+    from magneton_dist import pipeline
+    from magneton_dist.cluster import guard
+    from magneton_dist.commands.present import present
+    from magneton_dist.commands.progress import Ticker
+
+    guard.enter(sys.argv[1:])
+    ticker = None if quiet else Ticker(Console(stderr=True, highlight=False))
+    with ticker or nullcontext():
+        outcome = pipeline.launch(loaded, address=address, on_progress=ticker)
+    present(outcome, outcome.folder, as_json=as_json, quiet=quiet)
+    return exit_code(outcome.audit, fail_on_waste)
+
+
+def exit_code(audit: Audit, fail_on_waste: float | None = None) -> int:
+    """What `launch` exits with for an audit; `fail_on_waste` is in percent of the hungrier variant's joules."""
+    if audit.missing or any(code for variant in audit.variants.values() for code in variant.exit_codes):
+        return INCOMPLETE
+    if fail_on_waste is None:
+        return AUDITED
+    return WASTE if max(_wasted_shares(audit), default=-1.0) * 100 >= fail_on_waste else AUDITED
+
+
+def _wasted_shares(audit: Audit) -> list[float]:
+    """Shares of joules called waste: by comparison where there is one, by finding in a variant alone."""
+    if audit.comparison is None:
+        return [finding.share for finding in audit.findings if finding.share is not None]
+    compared = [audit.comparison, *audit.other_comparisons]
+    return [c.saved_share for c in compared if c.verdict == "waste" and c.saved_share is not None]
