@@ -77,11 +77,16 @@ def _row(band: CompactRank, result: RankResult | None, kind: EnergyKind) -> Valu
     """What stands beside a band: its rank and the joules of that rank, means over the repeats."""
     words = ", ".join(f"{name} {quantity(s, 's', 3)}" for name, s in seconds_by_state(band).items())
     row: Values = {"rank": band["rank"], "words": f"rank {band['rank']}: {words}"}
-    if result is None or result.energy_j is None:
-        return {**row, "total": "joules unmeasured", "kind": "", "shadow": ""}
-    shadow = _amounts(result, joules=True).get("shadow", 0.0)
-    total, shadow_text = quantity(result.energy_j, "J", 3), quantity(shadow, "J", 3) if shadow else ""
-    return {**row, "total": total, "kind": kind, "shadow": shadow_text}
+    if result is None:
+        return {**row, "total": "", "kind": "", "shadow": ""}
+    joules = result.energy_j is not None
+    shadow = _amounts(result, joules=joules).get("shadow", 0.0)
+    return {
+        **row,
+        "total": "joules unmeasured" if result.energy_j is None else quantity(result.energy_j, "J", 3),
+        "kind": kind if joules else "",
+        "shadow": quantity(shadow, "J" if joules else "s", 3) if shadow else "",
+    }
 
 
 def seconds_by_state(rank: CompactRank) -> dict[str, float]:
@@ -130,7 +135,7 @@ def bar_charts(audit: Audit) -> tuple[Values, list[Values]]:
          **_total(audit.variants[name], job_scale, joules=joules)}
         for name, amounts in whole.items()
     ]
-    groups: list[Values] = [{"title": "Whole job, all ranks", "bars": jobs, "hidden": ""}]
+    groups: list[Values] = [{"title": "Whole job, its ranks together", "bars": jobs, "hidden": ""}]
     for name, variant in audit.variants.items():
         by_rank = {rank.rank: rank for rank in variant.ranks}
         bars = [

@@ -94,9 +94,9 @@ def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {', '.join(shown)}{more}"
 
 
-def evidence_items(evidence: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Evidence as (label, text); a key's suffix (_j, _w, _s, _bytes, _share) tells its unit."""
-    return [_item(key, value) for key, value in evidence.items()]
+def evidence_items(evidence: Mapping[str, object], kind: EnergyKind) -> list[tuple[str, str]]:
+    """Evidence as (label, text); a key's suffix is its unit: _j and _w (of that kind), _s, _bytes, _share."""
+    return [_item(key, value, kind) for key, value in evidence.items()]
 
 
 def clean(text: str, limit: int = 300) -> str:
@@ -120,11 +120,11 @@ def one_line(text: str, limit: int = 300) -> str:
 _CONTROL = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
-def _item(key: str, value: object) -> tuple[str, str]:
+def _item(key: str, value: object, kind: EnergyKind) -> tuple[str, str]:
     for suffix, unit in _SUFFIXES.items():
         if key.endswith(suffix) and isinstance(value, int | float):
             label = key if unit == "B" else key.removesuffix(suffix)
-            return _label(label), quantity(float(value), unit)
+            return _label(label), quantity(float(value), unit) + (f" {kind}" if unit in "JW" else "")
     if key.endswith("_share") and isinstance(value, int | float):
         return _label(key), percent(float(value))
     return _label(key), _plain(value)

@@ -78,6 +78,7 @@ def _page(audit: Audit, runs: Sequence[RunBands], settings: Settings) -> Values:
         "findings_hidden": max(0, len(audit.findings) - MAX_FINDINGS),
         "comparisons": [_comparison(c, audit.energy_kind) for c in comparisons],
         "variants": _variants(audit),
+        "unknown": "unmeasured" if audit.energy_kind == "unmeasured" else "unknown",
         **_units(audit),
         **_differences(audit, settings),
         "notes": [one_line(note, 600) for note in audit.notes],
@@ -145,7 +146,7 @@ def _slice_note(charts: Sequence[Values]) -> str:
 def _finding(finding: Finding) -> Values:
     place, seconds = finding.where, quantity(finding.seconds, "s", 3)
     steps = "" if place.steps is None else f"steps {place.steps[0]:,} to {place.steps[1]:,}"
-    cost, detail = "joules unmeasured", seconds
+    cost, detail = seconds, "joules unmeasured"
     if finding.joules is not None:
         mean, ends = interval(finding.joules, "J")
         share = "" if finding.share is None else f"{percent(finding.share)} of the run"
@@ -160,10 +161,10 @@ def _finding(finding: Finding) -> Values:
         "cost": cost,
         "cost_detail": detail,
         "share_width": round(min(1.0, max(0.0, finding.share or 0.0)) * 100.0, 2),
-        "fix": clean(finding.fix, 1_000),
+        "fix": _fix(clean(finding.fix, 1_000)),
         "what": ", ".join(part for part in (one_line(place.what), steps) if part),
         "stack": [one_line(frame) for frame in place.stack[:12]],
-        "evidence": evidence_items(finding.evidence),
+        "evidence": evidence_items(finding.evidence, finding.energy_kind),
         "cause": None if cause is None else {
             "layer": one_line(cause.layer, 40),
             "name": one_line(cause.name),
@@ -172,6 +173,15 @@ def _finding(finding: Finding) -> Values:
         "proof": _PROOF[finding.proof],
         "confidence": percent(finding.confidence),
     }
+
+
+def _fix(text: str) -> Values:
+    """A fix as words and code (what stands between backticks), and what to copy: the last code, or all."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:  # a backtick without its partner
+        pieces = [text]
+    parts = [(piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece]
+    return {"parts": parts, "copy": next((piece for piece, code in reversed(parts) if code), text)}
 
 
 def _comparison(comparison: Comparison, kind: EnergyKind) -> Values:

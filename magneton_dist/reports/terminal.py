@@ -196,8 +196,8 @@ def _first_finding(finding: Finding) -> Panel:
     grid.add_row("cost", Text(_cost(finding)))
     grid.add_row("who", Text(f"{ranks_text(finding.ranks)} of {one_line(finding.variant, 60)}"))
     grid.add_row("where", Text("\n".join(_where(finding))))
-    evidence = ", ".join(f"{label} {text}" for label, text in evidence_items(finding.evidence))
-    grid.add_row("evidence", Text(evidence))
+    evidence = evidence_items(finding.evidence, finding.energy_kind)
+    grid.add_row("evidence", Text(", ".join(f"{label} {text}" for label, text in evidence)))
     if finding.cause is not None:
         grid.add_row("cause", Text(_cause(finding)))
     grid.add_row("fix", Text(one_line(finding.fix, 600), "bold"))

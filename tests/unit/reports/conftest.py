@@ -166,7 +166,9 @@ def shadow_finding(simulation: Simulation, rank: int) -> Finding:
             "allreduce_ from Join",
             ["examples/uneven_inputs/train.py:87 train", "examples/uneven_inputs/train.py:143 <module>"],
         ),
-        evidence={"collectives": len(calls), "zero_bytes": 1_000_000 * len(calls), "shadow_j": gross, "group": "0"},
+        evidence={
+            "collectives": len(calls), "zero_bytes": 1_000_000 * len(calls), "shadow_j": gross, "group": "0",
+        },
         fix="Replace `with Join([model]):` by "
         '`with magneton_dist.sync.EarlyExit(model, on_finish="release"):`',
         cause=Cause("call", "torch.distributed.algorithms.Join", {"join": "Join", "early-exit": "EarlyExit"}),
@@ -220,8 +222,8 @@ def audit_of(join: Simulation, early_exit: Simulation) -> Audit:
             time_ratio=Interval(1.002, (0.98, 1.02)),
             noise=0.021,
             verdict="waste",
-            reason="Over 4 interleaved repeats the interval of the energy ratio excludes 1 and exceeds the noise "
-            "between runs (2.1 %); final parameters are bit-equal; time differs by less than 1 %.",
+            reason="Over 4 interleaved repeats the interval of the energy ratio excludes 1 and exceeds the "
+            "noise between runs (2.1 %); final parameters are bit-equal; time differs by less than 1 %.",
             saved_j=around(a.energy_j.mean - b.energy_j.mean, 0.3),
             saved_share=1 - ratio,
             energy_ratio_range=(ratio - 0.1, ratio + 0.08),
@@ -263,7 +265,7 @@ def troubled(audit: Audit) -> Audit:
         for name, v in audit.variants.items()
     }
     variants["early-exit"] = msgspec.structs.replace(
-        variants["early-exit"], exit_codes=[0, 0, 137, 1], time_s=Interval(2.1)
+        variants["early-exit"], exit_codes=[0, 0, 137, 1], time_s=Interval(2.1), values_error=None
     )
     assert audit.comparison is not None
     return msgspec.structs.replace(
@@ -273,7 +275,11 @@ def troubled(audit: Audit) -> Audit:
             reason="Joules are unmeasured and 2 of 4 runs of early-exit failed.", energy_ratio_range=None,
         ),
         findings=[
-            msgspec.structs.replace(f, joules=None, share=None, energy_kind="unmeasured") for f in audit.findings
+            msgspec.structs.replace(
+                f, joules=None, share=None, energy_kind="unmeasured",
+                evidence={key: value for key, value in f.evidence.items() if not key.endswith("_j")},
+            )
+            for f in audit.findings
         ],
         missing=["rank 1 of early-exit, repeat 2: killed (exit code 137); its last 0.4 s are lost"],
         notes=[],
