@@ -20,7 +20,8 @@ class FakeNvml:
 
     class NVMLError(Exception):
         def __init__(self, value: int) -> None:
-            super().__init__({3: "Not Supported", 4: "Insufficient Permissions", 12: "Library Not Found"}[value])
+            names = {3: "Not Supported", 4: "Insufficient Permissions", 12: "Library Not Found"}
+            super().__init__(names[value])
 
     def __init__(self) -> None:
         self.errors: dict[str, int] = {}
