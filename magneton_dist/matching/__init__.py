@@ -1,0 +1,1 @@
+"""Equal work in two runs: which operators of two graphs compute the same values."""

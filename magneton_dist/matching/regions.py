@@ -1,0 +1,202 @@
+"""Step 5 of the matcher: cut both graphs at the matched values.
+
+An operator belongs to the region of the matched values it works towards: its own matched outputs and, through
+unmatched outputs, what their readers work towards, less what an earlier of those already leads to. Operators
+that work towards several matched values make them one region. Regions are equal work on both sides by
+construction: the same values go in, the same values come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from magneton_dist.matching.cycles import quotient_edges
+from magneton_dist.matching.graph import Ints
+from magneton_dist.matching.pairing import Pairing, Side
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Region of every operator, numbered by first operator; every operator has exactly one.
+
+    The first `matched` regions make matched values on both sides; the others are left over.
+    """
+
+    a: Ints
+    b: Ints
+    matched: int
+    count: int
+
+
+def cut_regions(pairing: Pairing) -> Regions:
+    """Assign every operator of both graphs to a region. The quotient of `pairing` must be acyclic."""
+    a, b = pairing.a, pairing.b
+    base = a.graph.n_ops + b.graph.n_ops
+    n_ids = len(pairing.confidence)
+    sources, targets, nodes = quotient_edges(pairing)
+    order = _topological_order(sources, targets, nodes)
+    frontier = _frontiers(order, sources, targets, nodes, base)
+
+    rows = [(f[0], m) for f in frontier for m in f[1:]]
+    joined = np.array(rows, np.int64).reshape(-1, 2)
+    graph = coo_array((np.ones(len(joined), bool), (joined[:, 0], joined[:, 1])), shape=(n_ids, n_ids))
+    region_of_id = connected_components(graph, directed=False)[1] if n_ids else np.zeros(0, np.int64)
+    region = np.array([region_of_id[f[0]] if f else -1 for f in frontier], np.int64)
+
+    # Identity operators (views, copies) of a matched value go with that value: extra copies show there.
+    skip = np.concatenate([_identity_id(a), _identity_id(b)])
+    region[skip >= 0] = region_of_id[skip[skip >= 0]]
+    ra, rb = region[: a.graph.n_ops], region[a.graph.n_ops :]
+    return _number(ra, rb, *_leftovers(a, b, ra, rb))
+
+
+def _identity_id(side: Side) -> Ints:
+    """(operators,) the id that an identity operator passes on, -1 for all others."""
+    out = np.full(side.graph.n_ops, -1, np.int64)
+    start, flat = side.graph.outputs.start, side.graph.outputs.flat
+    ops = np.nonzero(side.groups.identity)[0]
+    out[ops] = side.id_of_value[flat[start[ops]]]
+    return out
+
+
+def _topological_order(sources: Ints, targets: Ints, nodes: int) -> list[int]:
+    missing = np.bincount(targets, minlength=nodes).tolist()
+    start = np.searchsorted(sources, np.arange(nodes + 1)).tolist()
+    flat = targets.tolist()
+    order = [n for n in range(nodes) if not missing[n]]
+    for n in order:  # grows while it is walked
+        for m in flat[start[n] : start[n + 1]]:
+            missing[m] -= 1
+            if not missing[m]:
+                order.append(m)
+    assert len(order) == nodes, "the quotient has a cycle: drop_crossing_pairs must run first"
+    return order
+
+
+def _frontiers(order: list[int], sources: Ints, targets: Ints, nodes: int, base: int) -> list[tuple[int, ...]]:
+    """Per operator the matched ids it works towards.
+
+    Reachability between ids is a bit set per node, late ids in the low bits so that the sets of late nodes
+    are short; a node's set is freed when its last predecessor has read it.
+    """
+    start = np.searchsorted(sources, np.arange(nodes + 1)).tolist()
+    flat = targets.tolist()
+    readers = np.bincount(targets, minlength=nodes).tolist()
+    n_ids = nodes - base
+    bit = [0] * n_ids  # bit index; the last id in topological order has bit 0
+    place = n_ids
+    for n in order:
+        if n >= base:
+            place -= 1
+            bit[n - base] = place
+    reach = [0] * nodes
+    below = [0] * n_ids
+    frontier: list[tuple[int, ...]] = [()] * nodes
+    for n in reversed(order):
+        successors = flat[start[n] : start[n + 1]]
+        mask = 0
+        for m in successors:
+            mask |= reach[m]
+        if n >= base:
+            below[n - base] = mask
+            reach[n] = mask | (1 << bit[n - base])
+        else:
+            reach[n] = mask
+            frontier[n] = _prune(successors, frontier, bit, below, base)
+        for m in successors:
+            readers[m] -= 1
+            if not readers[m]:
+                reach[m] = 0
+    return frontier[:base]
+
+
+def _prune(
+    successors: list[int], frontier: list[tuple[int, ...]], bit: list[int], below: list[int], base: int
+) -> tuple[int, ...]:
+    direct = {m - base for m in successors if m >= base}
+    towards = set(direct)
+    for m in successors:
+        if m < base:
+            towards.update(frontier[m])
+    if len(towards) < 2:
+        return tuple(towards)
+    kept: list[int] = []
+    covered = 0
+    for i in sorted(towards, key=lambda i: -bit[i]):
+        if i in direct or not (covered >> bit[i]) & 1:
+            kept.append(i)
+            covered |= below[i]
+    return tuple(kept)
+
+
+def _leftovers(a: Side, b: Side, ra: Ints, rb: Ints) -> tuple[Ints, Ints]:
+    """Component of every operator that works towards no matched value, -1 for the others.
+
+    Components follow the data; those that read the same matched value (a few of them) are joined, so that
+    the same dead work on both sides stands side by side.
+    """
+    n = a.graph.n_ops + b.graph.n_ops
+    edges: list[Ints] = []
+    reads: list[Ints] = []
+    for side, region, offset in ((a, ra, 0), (b, rb, a.graph.n_ops)):
+        graph = side.graph
+        producer, ids = graph.producers(), side.id_of_value
+        reader, read = graph.inputs.rows, graph.inputs.flat
+        mine = region[reader] < 0
+        writer = producer[read]
+        linked = mine & (writer >= 0) & (region[writer] < 0)
+        edges.append(np.stack([offset + reader[linked], offset + writer[linked]]))
+        known = mine & (ids[read] >= 0)
+        reads.append(np.stack([ids[read[known]], offset + reader[known]]))
+    link = np.concatenate(edges, axis=1)
+    component = _components(link, n)
+    shared = np.concatenate(reads, axis=1)
+    by_id = np.unique(np.stack([shared[0], component[shared[1]]]), axis=1)
+    few = np.bincount(by_id[0], minlength=1)[by_id[0]] <= 4
+    by_id = by_id[:, few]
+    same = by_id[0, 1:] == by_id[0, :-1]
+    first = np.zeros(int(component.max(initial=-1)) + 1, np.int64)
+    first[component[::-1]] = np.arange(n)[::-1]
+    joins = np.stack([first[by_id[1, 1:][same]], first[by_id[1, :-1][same]]])
+    component = _components(np.concatenate([link, joins], axis=1), n)
+    return (
+        np.where(ra < 0, component[: a.graph.n_ops], -1),
+        np.where(rb < 0, component[a.graph.n_ops :], -1),
+    )
+
+
+def _components(edges: Ints, n: int) -> Ints:
+    graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(n, n))
+    return connected_components(graph, directed=False)[1].astype(np.int64)
+
+
+def _number(ra: Ints, rb: Ints, la: Ints, lb: Ints) -> Regions:
+    """Number regions densely: matched ones in order of a's (then b's) first operator, then the left over."""
+    matched = _order_of_first(np.concatenate([ra, rb]))
+    n = len(matched)
+    left = _order_of_first(np.concatenate([la, lb]))
+    out = []
+    for region, rest in ((ra, la), (rb, lb)):
+        numbered = np.full(len(region), -1, np.int64)
+        inside = region >= 0
+        numbered[inside] = _lookup(matched, region[inside])
+        numbered[~inside] = n + _lookup(left, rest[~inside])
+        out.append(numbered)
+    return Regions(out[0], out[1], n, n + len(left))
+
+
+def _order_of_first(values: Ints) -> Ints:
+    """Distinct non-negative values in order of first appearance."""
+    values = values[values >= 0]
+    distinct, first = np.unique(values, return_index=True)
+    return distinct[np.argsort(first, kind="stable")]
+
+
+def _lookup(order: Ints, values: Ints) -> Ints:
+    place = np.zeros(int(order.max(initial=-1)) + 1, np.int64)
+    place[order] = np.arange(len(order))
+    return place[values]
