@@ -1,16 +1,29 @@
-"""magneton-dist: where the joules of a distributed training job went, why, and what to change."""
+"""magneton-dist: where the joules of a distributed training job went, why, and what to change.
+
+Importing it costs nothing: names are loaded when they are used. `step` and `sync` need torch alone, so that a
+training script may use them wherever it runs.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+import importlib
+from typing import Any
 
-# Imported on first use: a training script that only wants `step` must not pay for polars.
-_HOME = {"load": "magneton_dist.records.store"}
+__version__ = "0.1.0"
 
-__all__ = list(_HOME)
+_HOME = {
+    "load": "magneton_dist.records.store",
+    "step": "magneton_dist.tracer.bootstrap",
+}
+
+__all__ = ["__version__", *_HOME]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,328 @@
+"""Every collective of the process, seen at the dispatcher: who, what, how much, from when to when.
+
+One Python kernel per c10d operator at `BackendSelect`, the key that all callers pass: Python, DDP's reducer,
+FSDP, functional collectives. The kernel notes the issue, calls on, and follows the returned work to its end.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from magneton_dist.tracer import origin, payload
+from magneton_dist.tracer.device_times import DeviceCall, DeviceTimes
+from magneton_dist.tracer.rows import FIELDS
+from magneton_dist.tracer.spool import Spool
+from magneton_dist.tracer.stacks import Stacks
+from magneton_dist.tracer.stamps import Stamps
+from magneton_dist.tracer.steps import Steps
+
+_COLUMN = {name: index for index, name in enumerate(FIELDS["collective"], start=1)}
+_CALL, _SEQ, _ORIGIN, _ZERO = (_COLUMN[name] for name in ("call_id", "seq", "origin", "zero_payload"))
+_ISSUE, _START, _END = (_COLUMN[name] for name in ("issue_ns", "start_ns", "end_ns"))
+
+# operator -> index of the argument with what this rank contributes; None without a payload
+_PAYLOAD: dict[str, int | None] = {
+    "allreduce_": 0, "allreduce_coalesced_": 0, "broadcast_": 0, "reduce_": 0,
+    "allgather_": 1, "_allgather_base_": 1, "allgather_coalesced_": 1, "allgather_into_tensor_coalesced_": 1,
+    "reduce_scatter_": 1, "_reduce_scatter_base_": 1, "reduce_scatter_tensor_coalesced_": 1,
+    "gather_": 1, "scatter_": 0, "alltoall_": 1, "alltoall_base_": 1, "barrier": None,
+    "send": 0, "recv_": 0, "recv_any_source_": 0,
+}  # fmt: skip
+_REDUCING = frozenset({
+    "allreduce_", "allreduce_coalesced_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+})  # fmt: skip
+_POINT_TO_POINT = frozenset({"send", "recv_", "recv_any_source_"})
+_ROOTS = ("root_rank", "dst", "src")
+_LOOKED_AT = ("cpu", "cuda")  # other devices only stand for tensors while something is being compiled
+
+_QUIESCE_S = 0.5
+# After its callback ran, a future drops the Python function, on its own thread, with the interpreter held.
+_CALLBACK_DEATH_S = 0.01
+
+Row = list[Any]
+
+
+class _Group:
+    """A process group as the rows name it."""
+
+    __slots__ = ("_counted", "_seq", "name", "rank", "size")
+
+    def __init__(self, group: Any, name: str) -> None:
+        self.name = name
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+        # Gloo's own numbers advance with point-to-point calls, too, on two ranks only: count here instead.
+        self._counted = "gloo" in group.name().lower()
+        self._seq = 0
+
+    def next_seq(self, boxed: Any) -> int | None:
+        """Sequence number of the collective that was just issued, counted from 1."""
+        if self._counted:
+            self._seq += 1
+            return self._seq
+        number: int = dist.ProcessGroup.unbox(boxed)._get_sequence_number_for_group()
+        return number
+
+
+class _Operator(NamedTuple):
+    """Where a c10d operator keeps its arguments."""
+
+    name: str
+    group_at: int
+    async_at: int
+    payload_at: int | None
+    root_at: int | None
+    reducing: bool
+    point_to_point: bool
+
+
+class _Call(NamedTuple):
+    """A call on its way."""
+
+    row: Row
+    group: _Group
+    on_device: DeviceCall | None
+
+
+class Collectives:
+    """Writes `collective` rows. A call in flight when a segment closes has a row without an end."""
+
+    def __init__(self, spool: Spool, stamps: Stamps, stacks: Stacks, steps: Steps) -> None:
+        self._spool = spool
+        self._stamps = stamps
+        self._stacks = stacks
+        self._steps = steps
+        self._devices: DeviceTimes | None = None
+        self._groups: dict[int, tuple[Any, _Group]] = {}  # by id; the weak reference says whose id it is
+        self._names: dict[str, int] = {}
+        self._call_ids = itertools.count()
+        self._in_flight: dict[int, Row] = {}
+        self._reported: set[int] = set()  # calls that have a row without an end
+        self._callbacks: set[int] = set()  # calls whose future holds a Python function of ours
+        self._called_back = False
+        self._without_future: set[str] = set()
+        self._waited: dict[int, tuple[Any, Row]] = {}  # by id: the work, or a weak reference, and its row
+        self._dtypes: dict[torch.dtype, str] = {}
+        self._library: torch.library.Library | None = None
+        spool.before_flush.append(self._report_in_flight)
+
+    def install(self) -> None:
+        """Register the kernels and follow `Work.wait`."""
+        known: set[str] = getattr(torch.library, "_impls", set())
+        taken = set(known)
+        library = torch.library.Library("c10d", "IMPL")
+        for name in _PAYLOAD:
+            if f"c10d/{name}/BackendSelect" in taken:
+                self._spool.fault(f"collectives {name}", "a library of the job already handles this operator")
+                continue
+            try:
+                library.impl(name, self._kernel(name), "BackendSelect", with_keyset=True)
+            except (AttributeError, RuntimeError, ValueError) as error:  # no such operator in this torch
+                self._spool.fault(f"collectives {name}", error)
+        # A library of the job that comes later may handle the same operators; torch must not refuse it.
+        known.difference_update(library._op_impls)
+        self._library = library
+        self._follow_waits()
+
+    def add_group(self, group: Any) -> str:
+        """Know a new group; returns its name in the record.
+
+        A name that was used before gets a suffix, so that (group, seq) stays unique in a run.
+        """
+        name = str(group.group_name)
+        used = self._names[name] = self._names.get(name, 0) + 1
+        known = _Group(group, name if used == 1 else f"{name}~{used}")
+        self._groups[id(group)] = (weakref.ref(group), known)
+        return known.name
+
+    def quiesce(self) -> None:
+        """Wait until no future holds a callback of ours: one left at the end aborts the process."""
+        if not self._called_back:
+            return
+        deadline = time.monotonic() + _QUIESCE_S
+        while self._callbacks and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(_CALLBACK_DEATH_S)
+
+    # --- issue ---
+
+    def _kernel(self, name: str) -> Callable[..., Any]:
+        overload = getattr(torch.ops.c10d, name).default
+        arguments = [argument.name for argument in overload._schema.arguments]
+        operator = _Operator(
+            name,
+            arguments.index("process_group"),
+            arguments.index("async_op") if "async_op" in arguments else len(arguments),
+            _PAYLOAD[name],
+            next((arguments.index(root) for root in _ROOTS if root in arguments), None),
+            name in _REDUCING,
+            name in _POINT_TO_POINT,
+        )
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        redispatch = overload.redispatch
+        spool, issued, returned = self._spool, self._issued, self._returned
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            call = issued(operator, args) if spool.live else None
+            out = redispatch(keyset & after, *args)
+            if call is not None:
+                returned(operator, args, call, out)
+            return out
+
+        return kernel
+
+    def _issued(self, operator: _Operator, args: Any) -> _Call | None:
+        try:
+            group = self._group(args[operator.group_at])
+            carried = payload.tensors(args[operator.payload_at or 0])
+            device = carried[0].device.type if carried else "cpu"
+            if device not in _LOOKED_AT:
+                return None
+            if operator.payload_at is None:
+                carried = []
+            caller = sys._getframe(1).f_back  # of the kernel; None on a thread of the autograd engine
+            stack = self._stacks.of(caller)
+            source = origin.said() or stack.origin(torch._C._current_graph_task_id() != -1)
+            row = [
+                "collective", next(self._call_ids), group.name, group.size, group.rank, None, operator.name,
+                source, sum([tensor.nbytes for tensor in carried]), self._dtype(carried),
+                payload.is_zero(carried) if operator.reducing and device == "cpu" else None,
+                None if operator.root_at is None else args[operator.root_at],
+                self._steps.step, None, None, None, stack.stack_id,
+            ]  # fmt: skip
+            on_device = None
+            if device == "cuda":
+                on_device = self._on_device().issued(
+                    row, carried if operator.reducing else [], shadow=source.startswith("join_")
+                )
+                if on_device is None:
+                    return None
+            row[_ISSUE] = row[_START] = self._stamps.stamp()
+            self._in_flight[row[_CALL]] = row
+            return _Call(row, group, on_device)
+        except Exception as error:
+            self._spool.fault("collectives issue", error)
+            return None
+
+    def _group(self, boxed: Any) -> _Group:
+        group = dist.ProcessGroup.unbox(boxed)
+        entry = self._groups.get(id(group))
+        if entry is None or entry[0]() is not group:  # made by other means than c10d's own helper
+            self.add_group(group)
+            entry = self._groups[id(group)]
+        return entry[1]
+
+    def _dtype(self, carried: Sequence[torch.Tensor]) -> str | None:
+        if not carried:
+            return None
+        dtype = carried[0].dtype
+        text = self._dtypes.get(dtype)
+        if text is None:
+            text = self._dtypes[dtype] = str(dtype).rpartition(".")[2]
+        return text
+
+    def _on_device(self) -> DeviceTimes:
+        if self._devices is None:
+            self._devices = DeviceTimes(self._spool, self._ended_on_device)
+            self._spool.before_flush.insert(0, self._devices.resolve)
+        return self._devices
+
+    # --- completion ---
+
+    def _returned(self, operator: _Operator, args: Any, call: _Call, out: Any) -> None:
+        """Note the sequence number and arrange to hear of the end."""
+        row = call.row
+        try:
+            if not operator.point_to_point:
+                row[_SEQ] = call.group.next_seq(args[operator.group_at])
+            work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
+            asynchronous = len(args) <= operator.async_at or args[operator.async_at]
+            if call.on_device is not None and not asynchronous:
+                self._on_device().ordered(call.on_device)  # it ran in the current stream
+            elif (asynchronous or call.on_device is not None) and operator.name not in self._without_future:
+                self._follow_future(operator, work, call)
+            else:
+                self._waited[id(work)] = (work, row)
+        except Exception as error:
+            self._spool.fault("collectives completion", error)
+
+    def _follow_future(self, operator: _Operator, work: Any, call: _Call) -> None:
+        try:
+            future = work.get_future()
+        except RuntimeError:  # gloo has none for reduce-scatter, send, recv
+            self._without_future.add(operator.name)
+            self._waited[id(work)] = (work, call.row)
+            return
+        self._called_back = True
+        self._callbacks.add(call.row[_CALL])
+        future.add_done_callback(functools.partial(self._future_done, call))
+
+    def _future_done(self, call: _Call, future: Any) -> None:
+        """Runs on the backend's thread, or at once in a stream that is ordered after the collective."""
+        try:
+            if call.on_device is not None and self._devices is not None:
+                self._devices.ordered(call.on_device)
+            else:
+                self._ended(call.row)
+        except Exception as error:
+            self._spool.fault("collectives callback", error)
+        finally:
+            self._callbacks.discard(call.row[_CALL])
+
+    def _follow_waits(self) -> None:
+        """The end of works without a future, and of synchronous calls, is when their `wait` returns."""
+        wait = dist.Work.wait
+        waited = self._waited
+
+        @functools.wraps(wait)
+        def wait_and_note(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = wait(work, *args, **kwargs)
+            if waited:
+                entry = waited.pop(id(work), None)
+                if entry is not None:
+                    self._ended(entry[1])
+            return result
+
+        dist.Work.wait = wait_and_note
+
+    def _ended(self, row: Row) -> None:
+        if self._spool.live:
+            row[_END] = self._stamps.stamp()
+            self._write(row)
+
+    def _ended_on_device(self, row: Row, start_ns: int, end_ns: int, zero: bool | None) -> None:
+        row[_START], row[_END], row[_ZERO] = start_ns, end_ns, zero
+        self._write(row)
+
+    def _write(self, row: Row) -> None:
+        self._in_flight.pop(row[_CALL], None)
+        self._reported.discard(row[_CALL])
+        self._spool.put(*row)
+
+    def _report_in_flight(self) -> None:
+        """Before a segment closes: calls in flight get a row without an end, once."""
+        for call_id, row in list(self._in_flight.items()):
+            if call_id not in self._reported:
+                self._reported.add(call_id)
+                self._spool.put(*row)
+        for work_id, (work, row) in list(self._waited.items()):
+            if not isinstance(work, weakref.ref):
+                # By now the caller holds the work; holding it longer would hold its tensors, too.
+                forget = functools.partial(self._forget, work_id)
+                self._waited[work_id] = (weakref.ref(work, forget), row)
+
+    def _forget(self, work_id: int, _: Any) -> None:
+        """Nobody can wait for this work any more: its end stays unknown."""
+        entry = self._waited.pop(work_id, None)
+        if entry is not None:
+            self._in_flight.pop(entry[1][_CALL], None)
