@@ -97,7 +97,8 @@ class NvmlMeter:
         nvml = self._nvml
         temperature = self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
         mask = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
-        processes = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses) or []
+        # by version: the plain name raises an error outside of NVMLError on drivers that lack it
+        processes = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3) or []
         crowd = f"{len(processes)} processes compute on {self.device}" if len(processes) > 1 else ""
         return Conditions(
             temperature_c=None if temperature is None else float(temperature),

@@ -84,8 +84,7 @@ class Sampler:
 
     def _run(self) -> None:
         started_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        first = self.meter.conditions()
-        self._note(first)
+        first = self._conditions()
         self.power_cap_w = first.power_cap_w
         due_ns, conditions_ns = started_ns, started_ns
         while True:
@@ -94,8 +93,7 @@ class Sampler:
             now_ns = time.monotonic_ns()
             if last or now_ns - conditions_ns > _CONDITIONS_NS:
                 conditions_ns = now_ns
-                latest = self.meter.conditions()
-                self._note(latest)
+                latest = self._conditions()
             if last:
                 break
             # the next point of the grid; points already missed are skipped
@@ -111,9 +109,19 @@ class Sampler:
         except Exception as error:  # noqa: BLE001 - a broken meter must leave gaps with a reason, not end the record
             return Reading(time.monotonic_ns(), None, None, reason=f"{type(error).__name__}: {error}")
 
+    def _conditions(self) -> Conditions:
+        try:
+            conditions = self.meter.conditions()
+        except Exception as error:  # noqa: BLE001 - the same
+            self._fault(f"{type(error).__name__}: {error}")
+            return Conditions()
+        self.throttled += [reason for reason in conditions.throttled if reason not in self.throttled]
+        self.shared = self.shared or conditions.shared
+        return conditions
+
     def _keep(self, reading: Reading) -> None:
-        if reading.reason and reading.reason not in self.faults:
-            self.faults.append(reading.reason)
+        if reading.reason:
+            self._fault(reading.reason)
         previous_ns = self._power[-1][0] if self._power else None
         if previous_ns is None or reading.t_ns > previous_ns:
             window_ns = self.meter.window_ns
@@ -126,6 +134,6 @@ class Sampler:
             t_ns = reading.t_ns if reading.joules_t_ns is None else reading.joules_t_ns
             self._counters.append((t_ns, reading.joules))
 
-    def _note(self, conditions: Conditions) -> None:
-        self.throttled += [reason for reason in conditions.throttled if reason not in self.throttled]
-        self.shared = self.shared or conditions.shared
+    def _fault(self, reason: str) -> None:
+        if reason not in self.faults:
+            self.faults.append(reason)

@@ -95,7 +95,7 @@ class FakeNvml:
     def _nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
         return self.reasons
 
-    def _nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[object]:
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: str) -> list[object]:
         return [object()] * self.processes
 
     def _nvmlDeviceGetName(self, handle: str) -> str:

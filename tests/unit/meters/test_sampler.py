@@ -150,6 +150,17 @@ def test_conditions_are_collected(sampled, clock):
     assert sampler.throttled == ["software power cap"]
 
 
+def test_a_meter_that_cannot_tell_its_conditions_still_samples(sampled, clock, monkeypatch):
+    def conditions() -> Conditions:
+        raise RuntimeError("a defect")
+
+    meter = ScriptedMeter(clock, lambda i: Reading(clock.now_ns, 1.0, None))
+    monkeypatch.setattr(meter, "conditions", conditions)
+    sampler = sampled(meter, 0.05, 0.2)
+    assert sampler.tables()[0].height == 5
+    assert (sampler.faults, sampler.temperature_c) == (["RuntimeError: a defect"], None)
+
+
 @pytest.mark.parametrize("meter", [NullMeter("GPU-1"), ModelledMeter(load_profile("h200"), "cpu")])
 def test_a_meter_with_nothing_to_poll_starts_no_thread(meter):
     before = threading.active_count()
