@@ -70,7 +70,8 @@ class _Group:
         if self._counted:
             self._seq += 1
             return self._seq
-        number: int = dist.ProcessGroup.unbox(boxed)._get_sequence_number_for_group()
+        group: Any = dist.ProcessGroup.unbox(boxed)
+        number: int = group._get_sequence_number_for_group()
         return number
 
 
@@ -193,8 +194,9 @@ class Collectives:
             caller = sys._getframe(1).f_back  # of the kernel; None on a thread of the autograd engine
             stack = self._stacks.of(caller)
             source = origin.said() or stack.origin(torch._C._current_graph_task_id() != -1)
-            row = [
-                "collective", next(self._call_ids), group.name, group.size, group.rank, None, operator.name,
+            call_id = next(self._call_ids)
+            row: Row = [
+                "collective", call_id, group.name, group.size, group.rank, None, operator.name,
                 source, sum([tensor.nbytes for tensor in carried]), self._dtype(carried),
                 payload.is_zero(carried) if operator.reducing and device == "cpu" else None,
                 None if operator.root_at is None else args[operator.root_at],
@@ -208,7 +210,7 @@ class Collectives:
                 if on_device is None:
                     return None
             row[_ISSUE] = row[_START] = self._stamps.stamp()
-            self._in_flight[row[_CALL]] = row
+            self._in_flight[call_id] = row
             return _Call(row, group, on_device)
         except Exception as error:
             self._spool.fault("collectives issue", error)
@@ -293,7 +295,7 @@ class Collectives:
                     self._ended(entry[1])
             return result
 
-        dist.Work.wait = wait_and_note
+        dist.Work.wait = wait_and_note  # type: ignore[method-assign, assignment]
 
     def _ended(self, row: Row) -> None:
         if self._spool.live:

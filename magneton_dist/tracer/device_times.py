@@ -129,7 +129,8 @@ class DeviceTimes:
             finally:
                 self._capturing = False
 
-        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        graph.capture_begin = capture_begin  # type: ignore[method-assign]
+        graph.capture_end = capture_end  # type: ignore[method-assign]
 
     def _record(self) -> Any:
         event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)

@@ -37,5 +37,5 @@ def follow(spool: Spool, stacks: Stacks) -> None:
         finally:
             mark("join_done", stack_id)
 
-    join.Join.__enter__ = __enter__
-    join.Join.__exit__ = __exit__
+    join.Join.__enter__ = __enter__  # type: ignore[method-assign]
+    join.Join.__exit__ = __exit__  # type: ignore[method-assign]

@@ -26,7 +26,7 @@ _said = threading.local()
 
 @contextmanager
 def label(name: str) -> Iterator[None]:
-    """Collectives issued inside (by this thread) have origin `name`. Costs nothing when the tracer is dark."""
+    """Collectives issued inside (by this thread) have origin `name`. Nothing happens in the dark."""
     before = said()
     _said.name = name
     try:

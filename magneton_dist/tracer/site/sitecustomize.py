@@ -9,7 +9,7 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _our_package():
+def _our_package() -> None:
     """Make `import magneton_dist` mean the package this file belongs to, installed here or not."""
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -17,12 +17,13 @@ def _our_package():
     spec = spec_from_file_location(
         "magneton_dist", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
     )
+    assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     sys.modules["magneton_dist"] = module
     spec.loader.exec_module(module)
 
 
-def _arm():
+def _arm() -> None:
     _our_package()
     from magneton_dist.tracer import environment
 
@@ -33,7 +34,7 @@ def _arm():
         bootstrap.arm(settings)
 
 
-def _run_shadowed():
+def _run_shadowed() -> None:
     """Run the sitecustomize that Python would have found without us."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
