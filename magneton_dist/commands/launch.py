@@ -19,17 +19,24 @@ def launch(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What to audit: a YAML file.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key: repeats=6, 'variants.a.args+=[--x, 1]'."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key: repeats=6, 'variants.a.args+=[--x, 1]'."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A running Ray cluster (or auto); default: this machine.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A running Ray cluster (or auto); default: this machine."),
     ] = None,
     fail_on_waste: Annotated[
         float | None,
-        typer.Option(metavar="PCT", min=0, max=100, help="Exit with 4 when waste of at least PCT % is found."),
+        typer.Option(
+            metavar="PCT", min=0, max=100, help="Exit with 4 when waste of at least PCT % is found."
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no report, only what was written.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="No progress and no report, only what was written.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the report.")] = False,
 ) -> int:
     """Run a job in its variants and say where the joules went, why, and what to change.
@@ -60,7 +67,7 @@ def launch(
 
 
 def exit_code(audit: Audit, fail_on_waste: float | None = None) -> int:
-    """What `launch` exits with for an audit; `fail_on_waste` is in percent of the hungrier variant's joules."""
+    """What `launch` exits with; `fail_on_waste` is in percent of the hungrier variant's joules."""
     if audit.missing or any(code for variant in audit.variants.values() for code in variant.exit_codes):
         return INCOMPLETE
     if fail_on_waste is None:

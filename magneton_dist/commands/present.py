@@ -13,7 +13,7 @@ RESULT, PAGE = "audit.json", "report.html"
 
 
 def present(outcome: Outcome, folder: Path, *, as_json: bool, quiet: bool) -> None:
-    """Write `audit.json` and `report.html` into `folder`; print the report, the JSON, or only what was written."""
+    """Write `audit.json` and `report.html` into `folder`; print the report, the JSON or what was written."""
     from rich.console import Console
 
     from magneton_dist.reports.audit_json import write_audit_json

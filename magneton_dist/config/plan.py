@@ -80,7 +80,8 @@ def _lines(config: AuditConfig) -> Iterator[tuple[str, str]]:
     runs = schedule(config)
     discarded = sum(run.discarded for run in runs)
     yield "audit", f"{config.name}: {len(config.variants)} variant(s), {config.repeats} repeat(s) each"
-    yield "runs", f"{len(runs)} one after the other, the first {discarded} discarded"
+    first = f", the first {discarded} discarded" if discarded else ""
+    yield "runs", f"{len(runs)} one after the other{first}"
     yield "order", " ".join(f"({run.variant})" if run.discarded else run.variant for run in runs)
     for name, job in config.variants.items():
         values = {"run_dir": "{run_dir}", "variant": name, "repeat": "{repeat}", "seed": str(job.seed)}
