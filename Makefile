@@ -4,10 +4,11 @@ BIN := .venv/bin
 READY := .venv/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench soak clean
+.PHONY: help install demo test lint bench soak clean
 .DEFAULT_GOAL := help
 
 help:
+	@echo "make install     set up .venv"
 	@echo "make demo        audit the example job in two variants on this machine's CPUs"
 	@echo "make test        lint, type-check, unit tests, integration tests"
 	@echo "make lint        ruff and mypy --strict"
@@ -19,6 +20,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
 	@touch $@
+
+install: $(READY)
 
 demo: $(READY)
 	$(BIN)/magneton-dist launch configs/uneven_inputs.yaml

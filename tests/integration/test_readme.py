@@ -1,0 +1,85 @@
+"""Every command of the README runs as it stands there; what takes minutes is run dry."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"^```console\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+RECORD = re.compile(r"\bruns/")  # commands on a record, which the tests of a whole audit run
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands need of the repository, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("configs", "examples", "launchers"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder / name)
+    activate = folder / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n")
+    return folder
+
+
+def dry(command: str) -> str:
+    """`command`, without what takes minutes."""
+    if command.startswith("make "):
+        return command.replace("make ", "make --dry-run ", 1)
+    if command.startswith("launchers/torchrun.sh "):
+        return f"MAGNETON_DIST_LAUNCH=--dry-run {command}"
+    if command.startswith("launchers/ray_job.sh "):
+        return command.replace(".sh ", ".sh --dry-run ", 1)
+    if command.startswith("magneton-dist launch ") and "--dry-run" not in command:
+        return f"{command} --dry-run"
+    return command
+
+
+def test_there_are_commands_and_each_is_known():
+    assert {command.split()[0] for command in COMMANDS} == {
+        "make", ".", "magneton-dist", "launchers/torchrun.sh", "launchers/ray_job.sh",
+    }  # fmt: skip
+    assert {"make demo", "make test"} <= set(COMMANDS)
+
+
+def test_every_command_runs(clone: Path):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for command in COMMANDS:
+        if RECORD.search(command.replace("/shared/runs", "")):
+            continue
+        ended = subprocess.run(
+            ["bash", "-euc", dry(command)], cwd=clone, env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+
+
+def test_the_configuration_it_shows_is_one(clone: Path, monkeypatch):
+    from magneton_dist.config import load
+
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    (clone / "shown.yaml").write_text(shown)
+    monkeypatch.chdir(clone)
+    config = load("shown.yaml")
+    assert (list(config.variants), config.baseline) == (["join", "early-exit"], "join")
+
+
+def test_files_it_names_exist():
+    named = re.findall(r"`((?:configs|launchers|magneton_dist|examples)/[\w./]+)`", TEXT)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
