@@ -70,7 +70,8 @@ GROUPS = Table("groups", "one process group in the join", {
 
 def own_arrivals(collectives: pl.DataFrame, rank: int) -> pl.DataFrame:
     """The part of a rank's `collectives` table that the join needs (schema `CALLS`)."""
-    return collectives.select(pl.lit(rank, pl.Int32).alias("rank"), *SLIM)
+    slim = collectives.select(pl.lit(rank, pl.Int32).alias("rank"), *SLIM)
+    return slim.with_columns(pl.coalesce("start_ns", "issue_ns").alias("start_ns"))
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Joined:
 
     arrivals: pl.DataFrame  # ARRIVALS, sorted by rank and call_id
     groups: pl.DataFrame  # GROUPS
-    clocks: dict[int, RankClock]  # aligned by ends where the pings left an error
+    clocks: dict[int, RankClock]  # of every rank given, aligned by ends where the pings left an error
     notes: list[str] = field(default_factory=list)
 
     def of(self, rank: int) -> pl.DataFrame:
@@ -100,8 +101,9 @@ def join_arrivals(calls: Iterable[pl.DataFrame], clocks: Mapping[int, Clock | Ra
     """
     tables = list(calls)
     table = match_calls(pl.concat(tables) if tables else CALLS.empty())
-    ranks = np.unique(table["rank"].to_numpy()).astype(np.int64)
-    row = np.searchsorted(ranks, table["rank"].to_numpy())
+    seen = table["rank"].cast(pl.Int64).to_numpy()
+    ranks = np.union1d(seen, np.array(list(clocks), np.int64))
+    row = np.searchsorted(ranks, seen)
     aligned, notes = align(table, row, ClockTable.of(ranks, clocks))
     table = _on_common_clock(table, row, aligned)
     table = table.join(_collectives(table), on="key", how="left")
@@ -164,6 +166,8 @@ def _targets(table: pl.DataFrame) -> pl.DataFrame:
         target(to_all, to_source, pl.lit(0)).alias("margin"),
         pl.when(pl.col("unmatched").is_not_null())
         .then("unmatched")
+        .when(pl.col("expected").is_null())
+        .then(pl.lit("the size of its group is not known"))
         .when(for_all & (pl.col("arrived") < pl.col("expected")))
         .then(pl.format("{} of {} ranks are in the record", "arrived", "expected"))
         .when(for_source & pl.col("source_start").is_null())

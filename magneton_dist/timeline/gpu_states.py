@@ -64,15 +64,16 @@ def gpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Win
     )  # fmt: skip
     at = cuts[:-1]
 
+    unresolved = Activity.UNRESOLVED
     seen, proven = cover(windows, at) > 0, cover(windows[whole], at) > 0
     compute = seen & (cover(computing, at) > 0)
     flying, blocked = calls.blocked(at)
     # A collective kernel without a call is in flight, but nobody knows for whom it waits.
     stray = seen & (cover(communicating, at) > 0) & ~flying
-    flying, blocked = flying | stray, np.where(stray, Activity.UNRESOLVED, blocked)
+    flying, blocked = flying | stray, np.where(stray, unresolved, blocked)
     activity = np.select(
         [cover(gone, at) > 0, compute & flying, compute, seen & ~proven, flying, seen],
-        [Activity.UNRESOLVED, Activity.OVERLAP, Activity.COMPUTE, Activity.UNRESOLVED, blocked, Activity.IDLE],
-        Activity.UNRESOLVED,
+        [unresolved, Activity.OVERLAP, Activity.COMPUTE, unresolved, blocked, Activity.IDLE],
+        unresolved,
     )
     return Segments(cuts, activity.astype(np.int8))

@@ -42,7 +42,8 @@ def match_calls(calls: pl.DataFrame) -> pl.DataFrame:
     calls = calls.sort("rank", "call_id").with_columns(
         pl.col("op").str.strip_chars("_").replace_strict(KINDS, default="symmetric").alias("kind"),
         pl.col("op").str.strip_chars("_").is_in(SAME_SIZE).alias("same_size"),
-        (pl.col("call_id").diff().over("rank").fill_null(1) != 1).any().over("rank").alias("holed"),
+        # calls are numbered from 0 without gaps
+        (pl.col("call_id") != pl.int_range(pl.len()).over("rank")).any().over("rank").alias("holed"),
     )
     paired = pl.col("kind").is_in(["send", "recv"])
     matched = pl.concat([_collectives(calls), _messages(calls.filter(paired))], how="diagonal")

@@ -60,7 +60,7 @@ def rank_states(
         window: on the rank's own clock.
         device: "cpu", or the GPU's UUID.
     """
-    calls = flights(tables["collectives"], arrivals, window)
+    calls = flights(tables["collectives"], arrivals)
     segments = (cpu_segments if device == CPU else gpu_segments)(tables, calls, window)
     contended = contention(tables["stamps"], window) if device == CPU else None
     return RankStates(_table(segments, window), contended)

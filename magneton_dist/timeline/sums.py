@@ -100,13 +100,14 @@ def waits(
         states: `states.rank_states`.
         window: the rank's.
     """
-    calls = flights(collectives, arrivals, window)
+    calls = flights(collectives, arrivals)
     exposed = pl.DataFrame(
         {
             "call_id": calls.call_id,
             "exposed_wait": _charged(states, "wait", calls.start, calls.arrive, calls.known),
             "exposed_transfer": _charged(states, "transfer", calls.arrive, calls.end, calls.known),
-        }
+        },
+        schema={"call_id": I64, "exposed_wait": I64, "exposed_transfer": I64},
     )
     finished = window.end_ns if window.finished_ns is None else window.finished_ns
     inside = pl.col("start_ns").is_between(window.start_ns, window.end_ns, closed="left")
@@ -123,7 +124,7 @@ def waits(
     return (
         collectives.join(exposed, on="call_id", how="left")
         .join(joined, on="call_id", how="left")
-        .filter(inside | (pl.col("exposed_wait") + pl.col("exposed_transfer") > 0))
+        .filter(inside | (pl.col("exposed_wait") + pl.col("exposed_transfer") > 0).fill_null(False))
         .with_columns(phase.alias("phase"))
         .group_by(CALL, maintain_order=True)
         .agg(
