@@ -1,0 +1,168 @@
+"""Tensors as values: what a graph of operators reads and writes.
+
+A value is one layout (offset, sizes, strides, dtype) of one storage after one write to it. Views share the
+storage; an in-place write gives the storage a new version, and with it every view of it a new value. A
+storage is known by its address, which cannot be recycled while a weak reference to it is held.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from magneton_dist.tracer.model import Owned
+
+
+class _Storage:
+    """One storage of the step."""
+
+    __slots__ = ("device", "id", "made_here", "reference", "version", "writer")
+
+    def __init__(self, number: int, reference: object, device: str, writer: list[int] | None) -> None:
+        self.id = number
+        self.reference = reference  # keeps the address from being used again
+        self.device = device
+        self.version = 0
+        self.writer = writer  # outputs of the operator that made or last wrote it, None before the first
+        self.made_here = writer is not None
+
+
+_Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+class Values:
+    """The values of one step after another; ids go on counting, storages are forgotten at `forget`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._storages_seen = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything known of the step, ready for the next one."""
+        self._ids: dict[_Key, int] = {}
+        self._storages: dict[int, _Storage] = {}
+        # Sparse and opaque tensors have no storage of their own to be known by.
+        self._opaque: dict[int, _Storage] = {}
+        self._by_id: dict[int, _Storage] = {}
+
+    def read(self, tensor: torch.Tensor) -> int:
+        """Id of the value that `tensor` holds now, as an operator's input."""
+        storage = self._storage(tensor) or self._add_storage(tensor, None)
+        key = _key(storage, tensor)
+        value = self._ids.get(key)
+        if value is None:
+            value = self._add(key)
+            if storage.writer is not None:
+                # First seen through this view: whoever wrote the storage wrote this value too.
+                storage.writer.append(value)
+        return value
+
+    def write(self, tensors: list[torch.Tensor], outputs: list[int]) -> None:
+        """The operator with these `outputs` wrote into `tensors`: a new version of their storages."""
+        storages = [self._storage(tensor) or self._add_storage(tensor, outputs) for tensor in tensors]
+        for storage in {storage.id: storage for storage in storages}.values():
+            storage.version += 1
+            storage.writer = outputs
+
+    def produce(self, tensor: torch.Tensor, outputs: list[int]) -> int:
+        """Id of the value that the operator with these `outputs` returned or wrote as `tensor`."""
+        storage = self._storage(tensor) or self._add_storage(tensor, outputs)
+        key = _key(storage, tensor)
+        value = self._ids.get(key) or self._add(key)
+        if value not in outputs:
+            outputs.append(value)
+        return value
+
+    def covers_storage(self, tensor: torch.Tensor) -> bool:
+        """Is nothing of the storage left out of `tensor`? If so, overwriting `tensor` reads nothing."""
+        if tensor.layout is not torch.strided:
+            return True
+        return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+
+    def rows(self, owned: Iterable[Owned]) -> Iterator[tuple[Any, ...]]:
+        """Every value of the step as the fields of a `value` row; `owned` says the roles."""
+        owners = self._owners(owned)
+        for (number, version, offset, shape, stride, dtype), value in self._ids.items():
+            storage = self._by_id[number]
+            numel = 1
+            for size in shape:
+                numel *= size
+            role, slot = _role(storage, owners.get(number), offset, numel)
+            yield (
+                value,
+                number,
+                version,
+                offset,
+                list(shape),
+                list(stride),
+                str(dtype)[len("torch.") :],
+                storage.device,
+                numel * dtype.itemsize,
+                role,
+                slot,
+            )
+
+    def _storage(self, tensor: torch.Tensor) -> _Storage | None:
+        if tensor.layout is torch.strided:
+            return self._storages.get(tensor.untyped_storage()._cdata)
+        known = self._opaque.get(id(tensor))
+        if known is not None and known.reference() is tensor:  # type: ignore[operator]
+            return known
+        return None
+
+    def _add_storage(self, tensor: torch.Tensor, writer: list[int] | None) -> _Storage:
+        self._storages_seen += 1
+        device = str(tensor.device)
+        if tensor.layout is torch.strided:
+            untyped = tensor.untyped_storage()
+            storage = _Storage(self._storages_seen, StorageWeakRef(untyped), device, writer)
+            self._storages[untyped._cdata] = storage
+        else:
+            storage = _Storage(self._storages_seen, weakref.ref(tensor), device, writer)
+            self._opaque[id(tensor)] = storage
+        self._by_id[storage.id] = storage
+        return storage
+
+    def _add(self, key: _Key) -> int:
+        self._count += 1
+        self._ids[key] = self._count
+        return self._count
+
+    def _owners(self, owned: Iterable[Owned]) -> dict[int, dict[tuple[int, int], Owned]]:
+        """Storage id -> (offset, number of elements) -> who owns that part of it."""
+        owners: dict[int, dict[tuple[int, int], Owned]] = {}
+        for owner in owned:
+            storage = self._storage(owner.tensor)
+            if storage is not None:
+                strided = owner.tensor.layout is torch.strided
+                part = (int(owner.tensor.storage_offset()) if strided else 0, owner.tensor.numel())
+                owners.setdefault(storage.id, {}).setdefault(part, owner)
+        return owners
+
+
+def _key(storage: _Storage, tensor: torch.Tensor) -> _Key:
+    if tensor.layout is torch.strided:
+        offset, stride = tensor.storage_offset(), tensor.stride()
+    else:
+        offset, stride = 0, (0,) * tensor.dim()
+    return storage.id, storage.version, offset, tensor.shape, stride, tensor.dtype  # type: ignore[return-value]
+
+
+def _role(
+    storage: _Storage, owners: dict[tuple[int, int], Owned] | None, offset: int, numel: int
+) -> tuple[str, str | None]:
+    """Who owns this part of the storage: exactly, or as the storage's only owner, or by role alone."""
+    if not owners:
+        return ("activation" if storage.made_here else "input"), None
+    owner = owners.get((offset, numel))
+    if owner is None and len(owners) == 1:
+        owner = next(iter(owners.values()))
+    if owner is not None:
+        return owner.role, owner.slot
+    roles = {owner.role for owner in owners.values()}
+    return (roles.pop(), None) if len(roles) == 1 else ("activation", None)
