@@ -1,0 +1,134 @@
+"""`straggler-wait`: ranks wait in collectives for one that keeps coming last.
+
+One late step is no culprit: a rank is named when it is the last of its group clearly more often than chance
+would make it (one-sided binomial test against 1 / group size over the collectives that had a wait), in every
+repeat, and when the waiting it caused is worth a reader's time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+from scipy.stats import binomtest
+
+from magneton_dist.detect.runs import VariantRuns
+from magneton_dist.detect.source_lines import user_frames
+from magneton_dist.energy.summary import RankSummary
+from magneton_dist.records.audit import Finding, Place
+
+FLOOR_SHARE = 0.02  # of the run's rank-seconds spent waiting for this rank
+RECURRENCE = 0.5  # it must be the one waited for in at least this share of the waiting calls
+SIGNIFICANCE = 0.001
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """Waiting of one repeat for one rank."""
+
+    seconds: float
+    calls: int  # calls that waited for it
+    waiting_calls: int  # calls of the same ranks that waited for anybody
+    waiters: tuple[int, ...]
+    worst: tuple[str, str, int | None, int]  # op, origin, stack id and rank of the group that waited most
+
+
+def alone(runs: VariantRuns) -> list[Finding]:
+    """One finding per rank that its peers keep waiting for."""
+    return [f for rank in runs.ranks if (f := _of_culprit(runs, rank)) is not None]
+
+
+def _of_culprit(runs: VariantRuns, culprit: int) -> Finding | None:
+    blames = [_blame(run, culprit) for run in runs.repeats]
+    if not blames or any(b is None for b in blames):
+        return None
+    known = [b for b in blames if b is not None]
+    n = len(known)
+    seconds = sum(b.seconds for b in known) / n
+    rank_seconds = sum(s.window_s for run in runs.repeats for s in run.values()) / n
+    if seconds < FLOOR_SHARE * rank_seconds or not all(_recurs(b, len(runs.ranks)) for b in known):
+        return None
+    waiters = sorted({r for b in known for r in b.waiters})
+    worst = max(known, key=lambda b: b.seconds)
+    op, origin, stack_id, worst_rank = worst.worst
+    summary = runs.repeats[known.index(worst)][worst_rank]
+    stack = summary.stacks.get(stack_id, []) if stack_id is not None else []
+    recurrence = sum(b.calls for b in known) / max(1, sum(b.waiting_calls for b in known))
+    joules = runs.over_repeats(lambda run: _avoidable(runs, run, culprit))
+    who = f"rank {waiters[0]}" if len(waiters) == 1 else f"{len(waiters)} ranks"
+    return Finding(
+        kind="straggler-wait",
+        title=f"{who} waited {seconds:.2f} s for rank {culprit}, last in {recurrence:.0%} of the calls that waited",
+        variant=runs.name,
+        joules=joules,
+        energy_kind=runs.energy_kind,
+        share=runs.share_of_run(joules),
+        seconds=seconds,
+        ranks=[culprit],
+        where=Place(what=f"{op} ({origin})", stack=user_frames(stack) or stack[:3]),
+        evidence={
+            "waiting_ranks": waiters,
+            "recurrence": recurrence,
+            "calls": round(sum(b.calls for b in known) / n),
+            "wait_seconds": seconds,
+            "share_of_rank_seconds": seconds / rank_seconds,
+        },
+        fix=(
+            f"Find out why rank {culprit} arrives late: more data, a slower device, or a busy host. Even out the "
+            "work per step, or let the others do more before they need it (larger buckets, gradient accumulation)."
+        ),
+        confidence=min(1.0, recurrence),
+    )
+
+
+def _culprit_rows(summary: RankSummary, culprit: int | None) -> pl.DataFrame:
+    """Waits for `culprit` (for anybody when None) while this rank still had work."""
+    named = pl.col("culprit").is_not_null() if culprit is None else pl.col("culprit") == culprit
+    if not summary.waits.height:
+        return summary.waits
+    return summary.waits.filter(named & (pl.col("phase") == "working"))
+
+
+def _blame(run: dict[int, RankSummary], culprit: int) -> _Blame | None:
+    seconds, calls, waiting, waiters = 0.0, 0, 0, []
+    worst: tuple[float, tuple[str, str, int | None, int]] | None = None
+    for rank, summary in run.items():
+        rows = _culprit_rows(summary, culprit)
+        if rank == culprit or not rows.height:
+            continue
+        seconds += float(rows["exposed_wait_s"].sum())
+        calls += int(rows["count"].sum())
+        waiting += int(_culprit_rows(summary, None)["count"].sum())
+        waiters.append(rank)
+        top = rows.sort("exposed_wait_s", descending=True).row(0, named=True)
+        if worst is None or top["exposed_wait_s"] > worst[0]:
+            worst = (top["exposed_wait_s"], (top["op"], top["origin"], top["stack_id"], rank))
+    # the culprit's own waits show how often somebody else was last
+    if culprit in run:
+        waiting += int(_culprit_rows(run[culprit], None)["count"].sum())
+    return _Blame(seconds, calls, waiting, tuple(waiters), worst[1]) if worst else None
+
+
+def _recurs(blame: _Blame, ranks: int) -> bool:
+    if blame.waiting_calls < 1 or blame.calls < RECURRENCE * blame.waiting_calls:
+        return False
+    chance = 1.0 / max(2, ranks)
+    test = binomtest(blame.calls, blame.waiting_calls, chance, alternative="greater")
+    return bool(test.pvalue < SIGNIFICANCE)
+
+
+def _avoidable(runs: VariantRuns, run: dict[int, RankSummary], culprit: int) -> float | None:
+    """Joules of the waits above a device that idles with its context: the ranks are needed again soon."""
+    idle_w = runs.profile.nominal()["context_idle"]
+    total = 0.0
+    for rank, summary in run.items():
+        if rank == culprit:
+            continue
+        share = summary.states.get("working/wait")
+        waited = float(_culprit_rows(summary, culprit)["exposed_wait_s"].sum()) if summary.waits.height else 0.0
+        if waited == 0.0:
+            continue
+        if share is None or share.j is None:
+            return None
+        total += waited * (share.j / share.s - idle_w) if share.s > 0 else 0.0
+    return total

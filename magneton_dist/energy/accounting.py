@@ -1,0 +1,125 @@
+"""A rank's figures: its states, what they cost, and whom it waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from magneton_dist.energy.attribution import attribute
+from magneton_dist.energy.model import modelled_power, watt_seconds
+from magneton_dist.energy.summary import RankSummary
+from magneton_dist.meters.profile import Profile
+from magneton_dist.records.audit import EnergyKind
+from magneton_dist.records.manifest import RankRun
+from magneton_dist.timeline.states import rank_states
+from magneton_dist.timeline.sums import waits
+from magneton_dist.timeline.window import Window
+
+CONTENDED = 0.10  # more of the wanted CPU time than this spent waiting for a core: the run was disturbed
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Where a rank's watts come from.
+
+    Attributes:
+        profile: to model them from its states; None when they were measured or nobody measured.
+        power: readings of the device that the rank ran on; empty when there are none.
+        counters: readings of its energy counter.
+        share: part of the device's energy that is this rank's; below 1 where ranks share the device.
+    """
+
+    profile: Profile | None
+    power: pl.DataFrame
+    counters: pl.DataFrame | None = None
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class RankAccount:
+    """A rank's summary with the tables behind it: states (`timeline.states.STATES`) and power (`POWER`)."""
+
+    summary: RankSummary
+    states: pl.DataFrame
+    power: pl.DataFrame
+
+
+def account(
+    rank: RankRun, tables: Mapping[str, pl.DataFrame], arrivals: pl.DataFrame, window: Window, supply: Supply
+) -> RankAccount:
+    """Account for one rank over its window.
+
+    Args:
+        rank: from the manifest.
+        tables: the rank's record.
+        arrivals: its rows of `timeline.arrivals.Joined`.
+        window: the audited window on the rank's own clock.
+        supply: its watts.
+    """
+    timeline = rank_states(tables, arrivals, window, rank.device)
+    power = supply.power
+    if supply.profile is not None:
+        power = modelled_power(timeline.states, supply.profile.nominal(), rank.device)
+    energy = attribute(
+        power, timeline.states, supply.counters, window_ns=(window.start_ns, window.end_ns), share=supply.share
+    )
+    calls = waits(tables["collectives"], arrivals, timeline.states, window)
+    steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
+    units, unit = _units(steps)
+    notes = list(energy.notes)
+    if timeline.contention is not None and timeline.contention > CONTENDED:
+        notes.append(f"disturbed: waited for a core in {timeline.contention:.0%} of the time it wanted one")
+    if not rank.distributed:
+        notes.append("never initialised torch.distributed: audited by itself, without collectives")
+    notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]
+    summary = RankSummary(
+        rank=rank.rank,
+        node=rank.node,
+        device=rank.meter.device if rank.meter and rank.meter.device else rank.device,
+        window_s=window.seconds,
+        states=energy.states,
+        watt_seconds=watt_seconds(timeline.states),
+        energy_j=energy.total_j,
+        residual_j=energy.residual_j,
+        counter_j=energy.counter_j,
+        energy_kind=_kind(rank, supply),
+        energy_source=rank.meter.source if rank.meter else "no meter",
+        unmeasured_s=energy.unmeasured_s,
+        steps=steps.height,
+        units=units,
+        unit=unit,
+        contention=timeline.contention,
+        collectives=tables["collectives"].height + int(tables["collective_sums"]["count"].sum()),
+        waits=calls,
+        stacks=_stacks(tables["stacks"], calls["stack_id"]),
+        exit_code=rank.exit_code,
+        notes=tuple(notes),
+    )
+    return RankAccount(summary, timeline.states, power)
+
+
+
+
+def _kind(rank: RankRun, supply: Supply) -> EnergyKind:
+    if supply.profile is not None:
+        return "modelled"
+    if not supply.power.height:
+        return "unmeasured"
+    return "measured" if supply.share == 1.0 else "apportioned"
+
+
+def _units(steps: pl.DataFrame) -> tuple[float | None, str | None]:
+    """Units of work of these steps; None when a step does not say."""
+    if not steps.height or steps["units"].null_count():
+        return None, None
+    return float(steps["units"].sum()), steps["unit"][0]
+
+
+def _stacks(stacks: pl.DataFrame, wanted: pl.Series) -> dict[int, list[str]]:
+    named = stacks.filter(pl.col("stack_id").is_in(wanted.drop_nulls().unique().implode()))
+    return {
+        int(stack_id): [f"{f['file']}:{f['line']} {f['function']}" for f in frames]
+        for stack_id, frames in named.iter_rows()
+    }

@@ -1,0 +1,180 @@
+"""The analysis, strung together: record -> rank account -> audit.
+
+`collect`, `join` and `summarise` run in the cluster's actors, by reference; `analyse` does the same for a
+record on disk; `conclude` (in `detect.conclusion`) turns the summaries of all runs into an audit.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from magneton_dist.cluster.analysis import Collected, CollectRequest
+from magneton_dist.energy.accounting import RankAccount, Supply, account
+from magneton_dist.energy.summary import RankSummary
+from magneton_dist.errors import RecordError
+from magneton_dist.meters import Sampler, load_profile, open_meter
+from magneton_dist.records.assembly import assemble
+from magneton_dist.records.manifest import Clock, Manifest, RankRun
+from magneton_dist.records.schema import POWER, TABLES
+from magneton_dist.records.store import RankRecord, RunRecord, rank_folder, write_rank
+from magneton_dist.timeline.arrivals import Joined, join_arrivals, own_arrivals
+from magneton_dist.timeline.clocks import RankClock
+from magneton_dist.timeline.window import Life, Window, audited_windows, own_life
+
+MODELLED = "modelled:"
+
+
+@dataclass(frozen=True)
+class RankArrivals:
+    """What a rank sends to the join."""
+
+    rank: int
+    host: str
+    device: str
+    has_power: bool
+    calls: pl.DataFrame
+    life: Life
+
+
+@dataclass(frozen=True)
+class RunJoin:
+    """What every rank must know of the others.
+
+    `sharing`: rank -> (rank whose record holds the readings of the shared device, ranks on that device).
+    """
+
+    joined: Joined
+    windows: dict[int, Window]
+    sharing: dict[int, tuple[int, int]]
+    notes: list[str] = field(default_factory=list)
+
+
+def open_sampler(meter_spec: str, device: str, period_s: float) -> tuple[Sampler, str]:
+    """The meter of one device, ready to be polled, and why it is this meter."""
+    meter, reason = open_meter(meter_spec, device)
+    return Sampler(meter, period_s), reason
+
+
+def collect(request: CollectRequest) -> Collected:
+    """Turn one rank's spool and readings into tables on disk."""
+    tables = assemble(request.segments)
+    if request.power is not None:
+        tables["power"] = request.power
+    if request.counters is not None:
+        tables["counters"] = request.counters
+    write_rank(request.run, request.rank, tables)
+    missing = []
+    arrivals = None
+    try:
+        arrivals = _arrivals(request.rank, tables, socket.gethostname(), request.device)
+    except RecordError as error:
+        missing.append(f"rank {request.rank}: {error.what}")
+    sums = tables["collective_sums"]
+    truncated = {"collectives": int(sums["count"].sum())} if sums.height else {}
+    stopped = bool(tables["marks"]["name"].is_in(["stopped"]).any())
+    return Collected(arrivals, truncated, missing, stopped)
+
+
+def _arrivals(rank: int, tables: Mapping[str, pl.DataFrame], host: str, device: str) -> RankArrivals:
+    return RankArrivals(
+        rank=rank,
+        host=host,
+        device=device,
+        has_power=tables["power"].height > 0,
+        calls=own_arrivals(tables["collectives"], rank),
+        life=own_life(tables, rank),
+    )
+
+
+def join(arrivals: Sequence[RankArrivals | None], clocks: Mapping[int, Clock] | None = None) -> RunJoin:
+    """Join the ranks of one run; ranks without records are left out and make their collectives `none`.
+
+    Args:
+        arrivals: of each rank, None where nothing was recorded.
+        clocks: of each rank; ranks of one host share a clock and need no entry.
+    """
+    present = [a for a in arrivals if a is not None]
+    hosts = {a.rank: a.host for a in present}
+    if clocks is None:
+        one_host = len(set(hosts.values())) == 1
+        clocks = {rank: Clock() for rank in hosts} if one_host else {}
+    joined = join_arrivals([a.calls for a in present], clocks)
+    aligned: dict[int, RankClock] = dict(joined.clocks)
+    windows, notes = audited_windows({a.rank: a.life for a in present}, aligned)
+    return RunJoin(joined, windows, _sharing(present), [*joined.notes, *notes])
+
+
+def _sharing(ranks: Sequence[RankArrivals]) -> dict[int, tuple[int, int]]:
+    """Ranks that run on one device, by the rank that holds its readings."""
+    out: dict[int, tuple[int, int]] = {}
+    for rank in ranks:
+        same = [r for r in ranks if (r.host, r.device) == (rank.host, rank.device)]
+        owner = next((r.rank for r in same if r.has_power), rank.rank)
+        out[rank.rank] = (owner, len(same))
+    return out
+
+
+def summarise(folder: Path, rank: RankRun, joined: RunJoin, options: object = None) -> RankSummary:
+    """The figures of one rank; modelled power is added to its record."""
+    del options
+    done = account_rank(folder, rank, joined)
+    if done.summary.energy_kind == "modelled":
+        write_rank(folder.parent.parent, rank.rank, {"power": done.power})
+    return done.summary
+
+
+def account_rank(folder: Path, rank: RankRun, joined: RunJoin) -> RankAccount:
+    """Account for the rank whose tables lie in `folder`."""
+    record = RankRecord(folder)
+    tables = {name: record.table(name) for name in TABLES}
+    window = joined.windows[rank.rank]
+    return account(rank, tables, joined.joined.of(rank.rank), window, _supply(folder, rank, joined, record))
+
+
+def _supply(folder: Path, rank: RankRun, joined: RunJoin, record: RankRecord) -> Supply:
+    meter = rank.meter
+    if meter is not None and meter.provenance == "modelled":
+        return Supply(load_profile(meter.name.removeprefix(MODELLED)), POWER.empty())
+    owner, ranks = joined.sharing.get(rank.rank, (rank.rank, 1))
+    readings = record if owner == rank.rank else RankRecord(rank_folder(folder.parent.parent, owner))
+    counters = readings.counters if readings.counters.height else None
+    return Supply(None, readings.power, counters, 1.0 / ranks)
+
+
+@dataclass(frozen=True)
+class RunAnalysis:
+    """One run of a record, analysed."""
+
+    record: RunRecord
+    joined: RunJoin
+    accounts: dict[int, RankAccount]
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        return self.record.manifest
+
+
+def analyse(run: RunRecord) -> RunAnalysis:
+    """Analyse one recorded run again."""
+    manifest = run.manifest
+    known = {r.rank: r for r in manifest.ranks}
+    arrivals = []
+    for rank, record in run.ranks.items():
+        entry = known.get(rank)
+        tables = {name: record.table(name) for name in TABLES}
+        device = entry.device if entry else "cpu"
+        arrivals.append(_arrivals(rank, tables, entry.node if entry else "", device))
+    clocks = {r.rank: manifest.clocks.get(r.node, Clock()) for r in manifest.ranks}
+    joined = join(arrivals, clocks)
+    accounts = {
+        rank: account_rank(record.folder, known.get(rank, RankRun(rank, rank, "")), joined)
+        for rank, record in run.ranks.items()
+        if rank in joined.windows
+    }
+    return RunAnalysis(run, joined, accounts)
