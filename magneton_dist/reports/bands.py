@@ -9,16 +9,12 @@ import polars as pl
 from magneton_dist.records.audit import EnergyKind
 from magneton_dist.records.schema import COLLECTIVES, OPS, POWER, STEPS
 
-STATE_SCHEMA: dict[str, pl.DataType] = {
-    "start_ns": pl.Int64(), "end_ns": pl.Int64(), "phase": pl.String(), "activity": pl.String(),
-}
-
 
 @dataclass(frozen=True)
 class RankBands:
     """One rank of one run. Times are ns, already on the coordinator's clock (offsets added).
 
-    `states` has the columns of `STATE_SCHEMA`, sorted, not overlapping; `power`, `collectives`, `steps` and
+    `states` is a `timeline.states.STATES` table; `power`, `collectives`, `steps` and
     `ops` are tables of the record's schema and may be empty.
     """
 

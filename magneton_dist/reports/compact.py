@@ -108,11 +108,11 @@ def _sliced(edges: Floats, codes: Ints, most: int) -> tuple[Floats, Ints, float]
 
 def _power(bands: RankBands, run: RunBands) -> tuple[Floats, Floats]:
     """Edges in ns since the window's start and mean watts between each two; NaN where unknown."""
+    if not bands.power.height:
+        return np.zeros(1), np.zeros(0)
     power = bands.power.sort("t_ns")
     own = power.filter(pl.col("device") == bands.device)
     power = own if own.height else power.filter(pl.col("device") == power["device"].mode().sort().first())
-    if not power.height:
-        return np.zeros(1), np.zeros(0)
     first = power["t_ns"][0] - (power["window_ns"][0] or 0)
     edges = np.concatenate([[first], power["t_ns"].to_numpy()]).astype(np.float64) - run.start_ns
     watts = power["watts"].fill_null(float("nan")).to_numpy()

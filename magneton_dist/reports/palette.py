@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magneton_dist.timeline.states import derived_name
+
 
 @dataclass(frozen=True)
 class Look:
@@ -37,20 +39,14 @@ LOOKS: tuple[Look, ...] = (
     Look("released", "r", "╌", ":", "bright_black", "no work left, process gone, context given back"),
     Look("residual", "x", "?", "?", "magenta", "energy of the device that no state accounts for"),
 )
-BY_NAME: dict[str, Look] = {look.name: look for look in LOOKS}
 WASTE = ("shadow", "wait")
+_NAMES = frozenset(look.name for look in LOOKS)
 
 
 def shown_state(phase: str, activity: str) -> str:
-    """The one word for a state of two axes; a finished rank that still computes counts as compute."""
-    if activity == "released":
-        return "released"
-    if phase == "finished":
-        if activity in ("wait", "transfer", "overlap"):
-            return "shadow"
-        if activity == "idle":
-            return "done"
-    return activity if activity in BY_NAME else "unresolved"
+    """The look's name for a state of two axes; an activity without a look is unresolved."""
+    name = derived_name(phase, activity)
+    return name if name in _NAMES else "unresolved"
 
 
 def split_key(key: str) -> str:

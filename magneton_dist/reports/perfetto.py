@@ -17,22 +17,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from magneton_dist.records.manifest import Clock
 from magneton_dist.reports.audit_json import write_atomically
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.reports.figures import one_line
 from magneton_dist.reports.palette import shown_state
+from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
 
 MAX_ARROWS = 20_000
 _TRACKS = {"states": 1, "steps": 2, "collectives": 1_000, "operators": 5_000}  # first track of each kind
 _THREADS_PER_RANK = 10_000
-_NO_ARROW = ("reduce_", "gather_", "send", "recv_", "recv_any_source_")
 
 
 def write_perfetto(run: RunBands, path: Path) -> None:
     """Write `run` to `path` (``.json.gz``), atomically; open it in ui.perfetto.dev or chrome://tracing.
 
-    The trace's `otherData` says what is left out: arrows beyond `MAX_ARROWS` (the shortest waits) and power
-    readings that failed.
+    The trace's `otherData` says what is left out: arrows of waits (the shortest beyond `MAX_ARROWS`, and
+    those whose two calls do not overlap on these clocks) and power readings that failed.
     """
     names: list[dict[str, object]] = []
     events: list[pl.DataFrame] = []
@@ -51,9 +52,11 @@ def write_perfetto(run: RunBands, path: Path) -> None:
         for power in _power(bands, run, pid):
             events.append(_encode(power, "C"))
         failed += bands.power["watts"].null_count()
-    starts, ends, left_out = _arrows(calls)
-    events += [_encode(starts, "s"), _encode(ends, "f")]
-    rows = pl.concat(events).sort("ts", maintain_order=True)["json"]
+    left_out = 0
+    if calls:
+        starts, ends, left_out = _arrows(run, calls)
+        events += [_encode(starts, "s"), _encode(ends, "f")]
+    rows = pl.concat(events).sort("ts", maintain_order=True)["json"] if events else []
     note = {
         "variant": one_line(run.variant), "repeat": run.repeat, "power_is": run.energy_kind,
         "arrows_left_out": left_out, "power_readings_failed": failed,
@@ -72,9 +75,11 @@ def _slices(bands: RankBands, run: RunBands) -> Iterator[tuple[str, pl.DataFrame
     named = bands.states.join(looks, on=["phase", "activity"])
     yield "states", _timed(named, run, pl.col("name"), "phase", "activity")
     yield "steps", _timed(bands.steps, run, pl.format("step {}", "step"), "kind", "units", "unit")
-    calls = bands.collectives.with_columns(in_flight=pl.col("end_ns").is_null())
-    name = pl.format("{} ({})", "op", "origin")
-    args = ("group", "seq", "op", "origin", "bytes", "dtype", "zero_payload", "step", "root", "group_rank")
+    calls = bands.collectives.with_columns(
+        start_ns=pl.coalesce("start_ns", "issue_ns"), in_flight=pl.col("end_ns").is_null()
+    )
+    name = pl.format("{} ({})", "op", pl.col("origin").fill_null("unknown"))
+    args = ("call_id", "group", "seq", "origin", "bytes", "dtype", "zero_payload", "step", "root")
     yield "collectives", _timed(calls, run, name, *args, "in_flight")
     yield "operators", _timed(bands.ops, run, pl.col("name"), "phase", "step", "op_id")
 
@@ -123,7 +128,8 @@ def _power(bands: RankBands, run: RunBands, pid: int) -> Iterator[pl.DataFrame]:
     """Counter events per device: a reading speaks for the time before it, a counter for the time after."""
     by_sensor = bands.power.sort("t_ns").group_by("device", "sensor", maintain_order=True)
     for (device, sensor), readings in by_sensor:
-        name = f"power of {one_line(str(device), 60)} ({one_line(str(sensor), 30)}, {run.energy_kind})"
+        how = ", ".join(dict.fromkeys((one_line(str(sensor), 30), run.energy_kind)))
+        name = f"power of {one_line(str(device), 60)} ({how})"
         since = pl.col("t_ns").shift(1).fill_null(pl.col("t_ns") - pl.col("window_ns").fill_null(0))
         yield readings.with_columns(since=since).drop_nulls("watts").select(
             ts=pl.col("since") - run.start_ns, pid=pl.lit(pid, pl.Int64),
@@ -131,26 +137,25 @@ def _power(bands: RankBands, run: RunBands, pid: int) -> Iterator[pl.DataFrame]:
         )
 
 
-def _arrows(calls: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Starts and ends of the arrows of the longest `MAX_ARROWS` waits, and how many are left out.
-
-    All wait for the last arrival; receivers of a rooted operation wait for its root. What a root waits for
-    (reduce, gather) and point-to-point calls get no arrow.
-    """
-    every = pl.concat(calls).unnest("args")
-    every = every.filter(pl.col("seq").is_not_null(), ~pl.col("op").is_in(_NO_ARROW))
-    call = ["group", "seq", "op"]
-    source = (
-        every.filter(pl.col("root").is_null() | (pl.col("root") == pl.col("group_rank")))
-        .sort("ts")
-        .group_by(call, maintain_order=True)
-        .agg(since=pl.last("ts"), from_pid=pl.last("pid"), from_tid=pl.last("tid"))
+def _arrows(run: RunBands, calls: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """Starts and ends of the arrows of the longest `MAX_ARROWS` waits, and how many waits have none."""
+    tables = [own_arrivals(bands.collectives, rank) for rank, bands in run.ranks.items()]
+    joined = join_arrivals(tables, {rank: Clock() for rank in run.ranks}).arrivals
+    joined = joined.filter(pl.col("key").is_not_null())
+    placed = pl.concat(calls).select(
+        "pid", "tid", "ts", end=pl.col("ts") + pl.col("dur"), call_id=pl.col("args").struct.field("call_id"),
+        rank=(pl.col("pid") - 1).cast(pl.Int32),
     )
-    since = pl.col("since")
-    waits = every.join(source, on=call).filter(pl.col("ts") < since, since < pl.col("ts") + pl.col("dur"))
-    longest = waits.sort(since - pl.col("ts"), descending=True).head(MAX_ARROWS).with_row_index("id", 1)
-    arrow = longest.with_columns(ts=since, name=pl.lit("kept waiting"), cat=pl.lit("wait"), bp=pl.lit("e"))
-    starts = arrow.select("ts", "id", "name", "cat", pid="from_pid", tid="from_tid")
+    joined = joined.select("rank", "call_id", "key", "culprit", "wait_ns")
+    arrived = joined.join(placed, on=["rank", "call_id"])
+    waits = arrived.filter(pl.col("culprit").is_not_null(), pl.col("wait_ns") > 0)
+    pairs = waits.join(arrived, left_on=["key", "culprit"], right_on=["key", "rank"], suffix="_of_culprit")
+    # the moment of the last arrival, which both slices must contain for the arrow to find them
+    moment = pl.max_horizontal("ts", "ts_of_culprit")
+    pairs = pairs.filter(moment < pl.min_horizontal("end", "end_of_culprit"))
+    longest = pairs.sort("wait_ns", descending=True).head(MAX_ARROWS).with_row_index("id", 1)
+    arrow = longest.with_columns(ts=moment, name=pl.lit("kept waiting"), cat=pl.lit("wait"), bp=pl.lit("e"))
+    starts = arrow.select("ts", "id", "name", "cat", pid="pid_of_culprit", tid="tid_of_culprit")
     return starts, arrow.select("ts", "id", "name", "cat", "pid", "tid", "bp"), waits.height - longest.height
 
 

@@ -28,7 +28,9 @@ class ProgressView:
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._clock = clock
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
         self._last: Progress | None = None
         self._said_s = 0.0
 
@@ -43,7 +45,7 @@ class ProgressView:
         if self._live is not None:
             self._live.stop()
 
-    def update(self, progress: Progress) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Show one moment; its note, if any, stays."""
         if progress.note:
             self._console.print(Text(one_line(progress.note, 400)))
@@ -88,5 +90,6 @@ def _moment(progress: Progress) -> Group:
     done = progress.step / progress.steps if progress.steps else 0.0
     finished = min(progress.runs, progress.run - 1 + min(1.0, done))
     line = Table.grid(padding=(0, 1))
-    line.add_row(ProgressBar(total=progress.runs, completed=finished, width=24), Text(run_text(progress), "bold"))
+    bar = ProgressBar(total=progress.runs, completed=finished, width=24)
+    line.add_row(bar, Text(run_text(progress), "bold"))
     return Group(line, Text(step_text(progress), "dim"))

@@ -22,7 +22,8 @@ from magneton_dist.records.audit import (
     VariantResult,
 )
 from magneton_dist.records.schema import COLLECTIVES, OPS, POWER, STEPS
-from magneton_dist.reports.bands import STATE_SCHEMA, RankBands, RunBands
+from magneton_dist.reports.bands import RankBands, RunBands
+from magneton_dist.timeline.states import STATES
 
 WATTS = {
     "compute": 138.0, "overlap": 138.0, "transfer": 126.0, "wait": 124.0, "idle": 122.0, "released": 74.0,
@@ -85,7 +86,7 @@ class Simulation:
         )
 
     def _rank_bands(self, rank: int) -> RankBands:
-        states = pl.DataFrame(self.states[rank], schema=STATE_SCHEMA, orient="row")
+        states = pl.DataFrame(self.states[rank], schema=STATES.schema, orient="row")
         steps = pl.DataFrame(
             [(s, a, b, "warm-up" if s < 2 else "traced" if s == 2 else "measured", 4096.0, "tokens")
              for s, a, b in self.steps[rank]],

@@ -1,0 +1,77 @@
+import msgspec
+import pytest
+
+from magneton_dist.records.audit import Interval, RankResult, StateShare
+from magneton_dist.reports.palette import shown_state
+from magneton_dist.reports.story import doubts, headline, shown_states, worst_ranks
+
+replace = msgspec.structs.replace
+
+
+@pytest.mark.parametrize(
+    ("phase", "activity", "name"),
+    [
+        ("working", "wait", "wait"),
+        ("finished", "wait", "shadow"),
+        ("finished", "transfer", "shadow"),
+        ("finished", "overlap", "shadow"),
+        ("finished", "idle", "done"),
+        ("finished", "compute", "compute"),
+        ("finished", "released", "released"),
+        ("working", "something new", "unresolved"),
+    ],
+)
+def test_states_of_two_axes_have_one_word(phase, activity, name):
+    assert shown_state(phase, activity) == name
+
+
+def test_waste_names_the_dearer_variant_whichever_it_is(audit):
+    told = headline(audit)
+    # 534.762 J against 454.252 J, from the simulation's states
+    assert told.sentence == "join wastes 15 % (modelled) of its energy: early-exit does the same work without it."
+    assert told.waste
+    dearer = replace(audit.comparison, energy_ratio=Interval(1.25))
+    told = headline(replace(audit, comparison=dearer, energy_kind="measured"))
+    assert told.sentence == "early-exit wastes 20 % of its energy: join does the same work without it."
+
+
+@pytest.mark.parametrize("verdict", ["no difference", "trade-off", "inconclusive"])
+def test_other_verdicts_never_speak_of_waste(audit, verdict):
+    told = headline(replace(audit, comparison=replace(audit.comparison, verdict=verdict)))
+    assert told.verdict == verdict
+    assert not told.waste
+    assert "waste" not in told.sentence
+
+
+def test_alone_leads_with_its_first_finding_or_says_there_is_none(alone):
+    assert headline(alone).sentence == "join: Rank 0 ran 76 all-reduces of zeros after its last batch"
+    clean = headline(replace(alone, findings=[]))
+    assert clean.sentence == "No waste found in join."
+    assert not clean.waste
+
+
+def test_what_no_state_accounts_for_is_a_residual():
+    states = {"working/compute": StateShare(1.0, 60.0), "finished/wait": StateShare(1.0, 30.0)}
+    rank = RankResult(0, "n", "cpu", 100.0, states)
+    assert shown_states(rank) == {"compute": (1.0, 60.0), "shadow": (1.0, 30.0), "residual": (0.0, 10.0)}
+    assert "residual" not in shown_states(replace(rank, energy_j=90.1))
+
+
+def test_unmeasured_joules_stay_unknown_when_states_are_summed():
+    states = {"finished/wait": StateShare(1.0, None), "finished/transfer": StateShare(2.0, 5.0)}
+    assert shown_states(RankResult(0, "n", "cpu", None, states)) == {"shadow": (3.0, None)}
+
+
+def test_worst_ranks_come_first_and_only_when_not_all_fit(crowd, audit):
+    assert worst_ranks(audit, 2) == ([0, 1], 0)
+    # rank r has 8 + r % 7 batches: multiples of 7 finish first and burn longest in shadow
+    worst, hidden = worst_ranks(crowd[0], 16)
+    assert all(rank % 7 == 0 for rank in worst)
+    assert (len(worst), hidden) == (16, 112)
+
+
+def test_doubts_lead_with_failed_runs(troubled):
+    assert doubts(troubled) == [
+        "early-exit: 2 of 4 runs failed (exit codes 0, 0, 137, 1)",
+        "rank 1 of early-exit, repeat 2: killed (exit code 137); its last 0.4 s are lost",
+    ]
