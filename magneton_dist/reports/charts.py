@@ -176,7 +176,7 @@ def _total(variant: VariantResult, scale: _Scale, *, joules: bool) -> Values:
         return {}
     mean, ends = interval(variant.energy_j, "J")
     whisker = scale.stretch(variant.energy_j.ci95)
-    return {"total": mean, "ends": ends or "no interval", "shadow": "", "whisker": whisker}
+    return {"total": mean, "ends": ends or "no interval", "whisker": whisker}
 
 
 def _job(variant: VariantResult, *, joules: bool) -> dict[str, float]:

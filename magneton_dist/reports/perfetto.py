@@ -56,7 +56,7 @@ def write_perfetto(run: RunBands, path: Path) -> None:
     if calls:
         starts, ends, left_out = _arrows(run, calls)
         events += [_encode(starts, "s"), _encode(ends, "f")]
-    rows = pl.concat(events).sort("ts", maintain_order=True)["json"] if events else []
+    rows = pl.concat(events).sort("ts", maintain_order=True)["json"].to_list() if events else []
     note = {
         "variant": one_line(run.variant), "repeat": run.repeat, "power_is": run.energy_kind,
         "arrows_left_out": left_out, "power_readings_failed": failed,
