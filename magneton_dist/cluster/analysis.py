@@ -1,0 +1,145 @@
+"""What this room is handed: the functions that turn spools into records, and what they take and give.
+
+They are called by reference in Ray's workers, so each must be importable by module and name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+
+from magneton_dist.records.manifest import RankRun
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What the tracer says of a rank on activation (`<spool>/rank-<local_rank>-<restart>.json`)."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    pid: int
+    start_ticks: int
+    restart: int
+    device: str  # GPU UUID or "cpu"
+    distributed: bool
+    segments: str  # folder below the spool
+
+
+@dataclass(frozen=True, slots=True)
+class CollectRequest:
+    """One rank's raw data.
+
+    Attributes:
+        run: folder of the run; the rank's tables belong into its `ranks` folder.
+        rank: global rank.
+        segments: folder of the tracer's segments.
+        power: readings of the rank's device, schema of `records.schema.POWER`; None when another rank of the
+            node owns the meter or nothing was read.
+        counters: likewise, of `records.schema.COUNTERS`.
+        device: GPU UUID or "cpu".
+    """
+
+    run: Path
+    rank: int
+    segments: Path
+    power: pl.DataFrame | None
+    counters: pl.DataFrame | None
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `collect` gives back.
+
+    Attributes:
+        arrivals: this rank's part of the cross-rank join, of any type that Ray can carry.
+        truncated: rows that the spool's cap left out, per table.
+        missing: what did not arrive, in words.
+        stopped: the tracer ended the job on purpose, after its last step.
+    """
+
+    arrivals: Any
+    truncated: dict[str, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+class Meter(Protocol):
+    """The part of a meter that ends up in the manifest; see `magneton_dist.meters.meter`."""
+
+    @property
+    def name(self) -> str:
+        """As in the configuration."""
+        ...
+
+    @property
+    def provenance(self) -> str:
+        """Kind of its joules."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where they come from, in words."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """The physical device metered."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
+        ...
+
+
+class Sampler(Protocol):
+    """Polls a meter; see `magneton_dist.meters.sampler`."""
+
+    faults: list[str]
+    throttled: list[str]
+    shared: str
+    temperature_c: tuple[float, float] | None
+    power_cap_w: float | None
+
+    @property
+    def meter(self) -> Meter:
+        """What it polls."""
+        ...
+
+    def start(self) -> None:
+        """Start polling."""
+        ...
+
+    def stop(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Stop; power and counters."""
+        ...
+
+    def tables(self, skip: tuple[int, int] = (0, 0)) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Power and counters so far, without `skip` rows at the head of each."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The functions, and the options that `summarise` is called with.
+
+    Attributes:
+        open_sampler: ``(meter_spec, device, period_s) -> (sampler, why this meter)``, in the rank actor.
+        collect: spool and readings -> tables on disk and the rank's arrivals, in the rank actor.
+        join: arrivals of all ranks -> what every rank must know of the others, in the coordinator.
+        summarise: ``(rank folder, rank, joined, options) -> summary``, in the rank actor.
+        options: handed to `summarise`.
+        gpu_uuids: UUIDs of the GPUs that a value of CUDA_VISIBLE_DEVICES shows, in its order.
+    """
+
+    open_sampler: Callable[[str, str, float], tuple[Sampler, str]]
+    collect: Callable[[CollectRequest], Collected]
+    join: Callable[[Sequence[Any]], Any]
+    summarise: Callable[[Path, RankRun, Any, Any], Any]
+    gpu_uuids: Callable[[str], Sequence[str]]
+    options: Any = None

@@ -1,0 +1,221 @@
+"""Makes all runs of an audit: the part of `launch` that talks to the user's terminal and to the coordinator."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from magneton_dist.cluster import policy
+from magneton_dist.cluster.analysis import Analysis
+from magneton_dist.cluster.coordinator import Report
+from magneton_dist.cluster.interrupts import Interrupts
+from magneton_dist.cluster.lead import CoordinatorLost, Lead
+from magneton_dist.cluster.ledger import Assignment
+from magneton_dist.cluster.outcome import RunOutcome
+from magneton_dist.cluster.progress import Forecast, Progress
+from magneton_dist.cluster.recovery import recover
+from magneton_dist.cluster.session import Session
+from magneton_dist.config import AuditConfig, Run, command_line, schedule
+from magneton_dist.errors import InputError
+from magneton_dist.records.manifest import Manifest
+
+OnProgress = Callable[[Progress], None]
+
+_PACKAGES = ("magneton-dist", "ray", "torch", "polars")
+
+
+def audit_runs(
+    config: AuditConfig,
+    analysis: Analysis,
+    *,
+    address: str | None = None,
+    on_progress: OnProgress = lambda _: None,
+) -> list[RunOutcome]:
+    """Run every variant as often as the configuration says and analyse each run.
+
+    Discarded runs are among the outcomes only when they failed. Ctrl-C and SIGTERM end the audit: what was
+    recorded is finished within 10 s, and the last outcome says that it was `stopped`.
+
+    Args:
+        config: of the audit.
+        analysis: what the actors do with the records.
+        address: of a Ray cluster; None: this machine, with a Ray of its own.
+        on_progress: called about four times a second.
+
+    Raises:
+        InputError: the configuration cannot be run here: a missing script, more ranks than places, ...
+        ClusterError: Ray does not start, or actors cannot be placed.
+    """
+    folder = _audit_folder(config)
+    ranks = max(job.torchrun.nproc_per_node for job in config.variants.values())
+    with Interrupts() as interrupts, Session(address, ranks) as session:
+        lead = Lead(f"{folder.name}-{os.getpid()}", analysis, config.energy, session, interrupts)
+        return _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
+
+
+class _Audit:
+    """The runs of one audit, one after the other."""
+
+    def __init__(
+        self, config: AuditConfig, analysis: Analysis, folder: Path, temporary: Path | None, lead: Lead
+    ) -> None:
+        self._config = config
+        self._analysis = analysis
+        self._folder = folder
+        self._temporary = temporary
+        self._lead = lead
+        self._environment = dict(os.environ)
+        self._cwd = Path.cwd()
+
+    def run(self, interrupts: Interrupts, on_progress: OnProgress) -> list[RunOutcome]:
+        """All runs that the failure policy allows."""
+        outcomes: list[RunOutcome] = []
+        runs = schedule(self._config)
+        forecast = Forecast([run.variant for run in runs])
+        for number, run in enumerate(runs):
+            if self._lead.session_lost or interrupts.why:
+                break
+            if run.variant in policy.given_up(outcomes):
+                continue
+            outcome = self._make(run, Teller(self._config, run, number, len(runs), forecast, on_progress))
+            steps = max((sums.steps for sums in outcome.sums.values()), default=0)
+            forecast.finished(run.variant, outcome.seconds, steps)
+            if run.discarded and outcome.exit_code == 0:
+                shutil.rmtree(outcome.folder, ignore_errors=True)
+            else:
+                _write_manifest(outcome.folder, outcome.manifest)
+                outcomes.append(outcome)
+        return outcomes
+
+    def _make(self, run: Run, tell: Callable[[Report], None]) -> RunOutcome:
+        assignment = self._assign(run)
+        origin = assignment.folder / "origin"
+        try:
+            report = self._lead.make(assignment, tell)
+        except CoordinatorLost as lost:
+            return recover(assignment.folder, assignment.draft, self._analysis, str(lost))
+        finally:
+            origin.unlink(missing_ok=True)
+        assert report.outcome is not None
+        for rank, files in report.files.items():
+            _store(assignment.folder / "ranks" / f"{rank:05d}", files)
+        return report.outcome
+
+    def _assign(self, run: Run) -> Assignment:
+        job = self._config.variants[run.variant]
+        folder = self._folder / run.variant / run.label
+        values = {
+            "run_dir": str(folder), "variant": run.variant, "repeat": run.label, "seed": str(job.seed),
+        }  # fmt: skip
+        draft = Manifest(
+            audit=self._config.name,
+            variant=run.variant,
+            repeat=run.repeat,
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            world_size=1 if job.command else job.torchrun.world_size,
+            command=command_line(job, values),
+            exit_code=None,
+            ranks=[],
+            clocks={},
+            versions=_versions(),
+            seed=job.seed,
+            missing=["everything: the audit ended before this run did"],
+        )
+        _write_manifest(folder, draft)
+        origin = secrets.token_hex(8)
+        (folder / "origin").write_text(origin)
+        capture = self._config.capture.model_dump(mode="json")
+        capture |= {"stop_after_steps": job.stop_after_steps, "seed": job.seed}
+        return Assignment(
+            draft, run.discarded, job, folder, values, self._environment, self._cwd, capture,
+            token=secrets.token_hex(16), origin=origin, temporary=self._temporary,
+        )  # fmt: skip
+
+
+class Teller:
+    """Turns the coordinator's reports on one run into `Progress`."""
+
+    def __init__(
+        self, config: AuditConfig, run: Run, number: int, runs: int, forecast: Forecast, listen: OnProgress
+    ) -> None:
+        self._job = config.variants[run.variant]
+        self._run = run
+        self._number = number
+        self._runs = runs
+        self._forecast = forecast
+        self._listen = listen
+        self._began_s = time.monotonic()
+        self._seen = 0
+
+    def __call__(self, report: Report) -> None:
+        """Tell how the run stands."""
+        steps = self._job.stop_after_steps or self._forecast.steps(self._run.variant)
+        share = min(1.0, report.steps / steps) if steps else None
+        self._listen(
+            Progress(
+                state=report.state,
+                variant=self._run.variant,
+                repeat=None if self._run.discarded else self._run.repeat,
+                run=self._number + 1,
+                runs=self._runs,
+                step=report.steps,
+                steps=steps,
+                ranks=report.ranks,
+                world_size=self._job.torchrun.world_size,
+                left_s=self._forecast.left_s(self._number, time.monotonic() - self._began_s, share),
+                note="; ".join(report.missing[self._seen :]),
+            )
+        )
+        self._seen = len(report.missing)
+
+
+def _audit_folder(config: AuditConfig) -> Path:
+    """A new folder ``<name>-<UTC>``; `InputError` where none can be made."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    runs = Path.cwd() / config.runs
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for attempt in range(100):
+            folder = runs / (f"{config.name}-{stamp}" + (f"-{attempt}" if attempt else ""))
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", where=f"runs: {runs}", do="set runs to another folder"
+        ) from error
+    raise InputError("holds too many audits of this second", where=f"runs: {runs}", do="try again")
+
+
+def _store(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write tables that came from a node with a file system of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        draft = folder / f".{Path(name).name}.tmp"
+        draft.write_bytes(content)
+        draft.replace(folder / Path(name).name)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    _store(folder, {"manifest.json": msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"})
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what makes the records."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for package in _PACKAGES:
+        with suppress(
+            PackageNotFoundError
+        ):  # run from a source tree, or torch is in the job's environment only
+            found[package] = version(package)
+    return found
