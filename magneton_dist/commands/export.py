@@ -24,12 +24,12 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a run for another program: a trace for https://ui.perfetto.dev."""
-    from magneton_dist import pipeline
+    from magneton_dist import audits
     from magneton_dist.errors import InputError
     from magneton_dist.reports.perfetto import write_perfetto
 
     path = output or run / "trace.json.gz"
     if path.exists() and not force:
         raise InputError("exists already", where=str(path), do="give --force, or another --output")
-    write_perfetto(pipeline.bands(run), path)
+    write_perfetto(audits.bands(run), path)
     typer.echo(f"Wrote {path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,16 +52,15 @@ def launch(
 
     from rich.console import Console
 
-    from magneton_dist import pipeline
+    from magneton_dist import audits
     from magneton_dist.cluster import guard
     from magneton_dist.commands.present import present
     from magneton_dist.commands.progress import Ticker
 
     guard.enter(sys.argv[1:])
-    ticker = None if quiet else Ticker(Console(stderr=True, highlight=False))
-    with ticker or nullcontext():
-        outcome = pipeline.launch(loaded, address=address, on_progress=ticker)
-    present(outcome, outcome.folder, as_json=as_json, quiet=quiet)
+    with Ticker(Console(stderr=True, highlight=False, quiet=quiet)) as ticker:
+        outcome = audits.launch(loaded, address=address, on_progress=ticker)
+    present(outcome, as_json=as_json, quiet=quiet)
     return exit_code(outcome.audit, fail_on_waste)
 
 

@@ -6,27 +6,48 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magneton_dist.errors import InputError
+
 if TYPE_CHECKING:
-    from magneton_dist.pipeline import Outcome
+    from magneton_dist.audits import Outcome
 
 RESULT, PAGE = "audit.json", "report.html"
 
 
-def present(outcome: Outcome, folder: Path, *, as_json: bool, quiet: bool) -> None:
-    """Write `audit.json` and `report.html` into `folder`; print the report, the JSON or what was written."""
+def present(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
+    """Write `audit.json` and `report.html` into the record; print the report, the JSON or what was written.
+
+    What a failed job printed last goes to stderr, so that its own error stays visible.
+    """
     from rich.console import Console
 
-    from magneton_dist.reports.audit_json import write_audit_json
-    from magneton_dist.reports.html import write_html
     from magneton_dist.reports.terminal import render_terminal
 
-    write_audit_json(outcome.audit, folder / RESULT)
-    write_html(outcome.audit, outcome.runs, folder / PAGE, outcome.settings)
+    for variant, text in outcome.output.items():
+        sys.stderr.write(f"--- {variant} failed; the end of its output:\n{text.rstrip()}\n---\n")
+    _write(outcome)
     if as_json:
-        sys.stdout.write((folder / RESULT).read_text(encoding="utf-8"))
+        sys.stdout.write((outcome.folder / RESULT).read_text(encoding="utf-8"))
         return
     console = Console(highlight=False)
     if not quiet:
         render_terminal(outcome.audit, console)
     for name in (RESULT, PAGE):
-        console.print(f"Wrote {folder / name}", markup=False, soft_wrap=True)
+        console.print(f"Wrote {_near(outcome.folder / name)}", markup=False, soft_wrap=True)
+
+
+def _write(outcome: Outcome) -> None:
+    from magneton_dist.reports.audit_json import write_audit_json
+    from magneton_dist.reports.html import write_html
+
+    try:
+        write_audit_json(outcome.audit, outcome.folder / RESULT)
+        write_html(outcome.audit, outcome.runs, outcome.folder / PAGE, outcome.settings)
+    except OSError as error:
+        where = str(outcome.folder)
+        raise InputError(f"cannot be written: {error.strerror}", where=where, do="copy the record") from error
+
+
+def _near(path: Path) -> Path:
+    """`path` from here, when it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

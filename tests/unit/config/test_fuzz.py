@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from magneton_dist.config import AuditConfig, load, plan
 from magneton_dist.errors import ConfigError
 
-KEYS = ["job", "variants", "script", "args", "args+", "env", "env+", "torchrun", "extra", "seed", "cwd", "command",
-        "capture", "kernels", "every", "energy", "meter", "compare", "total", "name", "baseline", "a", "runs",
-        "module", "nproc_per_node", ""]  # fmt: skip
+KEYS = [
+    "job", "variants", "script", "args", "args+", "env", "env+", "torchrun", "extra", "seed", "cwd", "command",
+    "capture", "kernels", "every", "energy", "meter", "compare", "total", "name", "baseline", "a", "runs",
+    "module", "nproc_per_node", "",
+]  # fmt: skip
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
     st.sampled_from(["train.py", "a", "{run_dir}", "{seed}", "modelled:h200", "auto", "-1", "1e3"]),
@@ -29,15 +31,19 @@ FUZZ = settings(
 
 
 def loads_or_says_why(folder, *overrides: str) -> None:
+    refusal = config = None
     try:
         config = load("f.yaml", overrides)
     except ConfigError as error:
-        assert "\n" not in str(error)
-        assert error.where is not None
-        return
-    assert isinstance(config, AuditConfig)
-    assert config.baseline in config.variants
-    plan(config)
+        refusal = error
+    if config is None:
+        assert refusal is not None
+        assert refusal.where
+        assert "\n" not in str(refusal)
+    else:
+        assert isinstance(config, AuditConfig)
+        assert config.baseline in config.variants
+        assert plan(config).startswith("audit ")
 
 
 @FUZZ

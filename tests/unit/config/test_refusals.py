@@ -1,6 +1,6 @@
 """Every error of a configuration is one line: file, line, key, what, and what to do."""
 
-# ruff: noqa: E501 - messages stand as they are printed
+
 
 from __future__ import annotations
 

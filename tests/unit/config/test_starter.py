@@ -85,8 +85,8 @@ def test_arguments_come_back_exactly(started, words):
         (["A=1"], "no command line (magneton-dist init -- torchrun --nproc-per-node 2 train.py)"),
         (["torchrun"], "torchrun would refuse: the following arguments are required: training_script, "
          "training_script_args"),
-        (["torchrun", "--nproc-per-node", "x", "train.py"], "--nproc-per-node x: Unsupported nproc_per_node value: x "
-         "(give the number of ranks)"),
+        (["torchrun", "--nproc-per-node", "x", "train.py"],
+         "--nproc-per-node x: Unsupported nproc_per_node value: x (give the number of ranks)"),
         (["torchrun", "--nnodes", "1:4", "train.py"], "--nnodes 1:4 is not one number "
          "(an audit needs the same ranks in every run: give one number)"),
         (["torchrun", "gone.py"], "there is no file 'gone.py' (looked in FOLDER)"),
