@@ -145,7 +145,8 @@ def _validate(tree: Node) -> AuditConfig:
         wrong: dict[str, tuple[Node, dict[str, None]]] = {}
         for detail in error.errors(include_url=False):
             node = _written(tree, detail["loc"])
-            wrong.setdefault(node.where, (node, {}))[1][detail["msg"].removeprefix("Input should be ")] = None
+            said = detail["msg"].removeprefix("Input should be ").replace("an instance of Path", "a folder")
+            wrong.setdefault(node.where, (node, {}))[1][said] = None
         node, allowed = next(iter(wrong.values()))
         more = f"; {len(wrong) - 1} more wrong" if len(wrong) > 1 else ""
         raise node.fail(f"must be {' or '.join(allowed)}, not {node.shown()}{more}") from error

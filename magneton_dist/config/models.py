@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _folder(value: object) -> object:
+    """Texts are paths even where other types are taken strictly."""
+    return Path(value) if isinstance(value, str) and value else value
 
 
 class Model(BaseModel):
@@ -94,4 +99,4 @@ class AuditConfig(Model):
     capture: Capture = Capture()
     energy: Energy = Energy()
     compare: Compare = Compare()
-    runs: Path = Field(default=Path("runs"), strict=False)  # absolute after loading
+    runs: Annotated[Path, BeforeValidator(_folder)] = Path("runs")  # absolute after loading

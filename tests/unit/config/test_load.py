@@ -134,6 +134,11 @@ def test_braces_in_the_path_to_the_folder_stay_literal(read, folder, monkeypatch
     assert load(Path("b.yaml")).variants["job"].cwd == f"{folder}/{{{{x}}}}"
 
 
+def test_records_go_where_they_are_told(read, folder):
+    assert read("job: {script: train.py}\nruns: out/2026").runs == folder / "out" / "2026"
+    assert read("job: {script: train.py}", "runs=/elsewhere").runs == Path("/elsewhere")
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_key(folder):
     (folder / "b.yaml").write_bytes(b"\xef\xbb\xbfjob: {script: train.py}\n")
     assert load("b.yaml").name == "b"

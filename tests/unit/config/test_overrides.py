@@ -1,7 +1,6 @@
 """``--set key=value`` on top of a file."""
 
 # ruff: noqa: E501 - messages stand as they are printed
-
 from __future__ import annotations
 
 import pytest

@@ -1,7 +1,5 @@
 """Every error of a configuration is one line: file, line, key, what, and what to do."""
 
-
-
 from __future__ import annotations
 
 import pytest
@@ -52,6 +50,8 @@ JOB = "job: {script: train.py}\n"
          "a.yaml:3: job.env.A: must be text, not a list (put a text with { } in quotes)"),
         ("job:\n  script: train.py\n  torchrun: {nproc_per_node: 0}\n",
          "a.yaml:3: job.torchrun.nproc_per_node: must be greater than or equal to 1, not 0"),
+        (JOB + "runs:\n", "a.yaml:2: runs: must be a folder, not ''"),
+        (JOB + "runs: [a]\n", "a.yaml:2: runs: must be a folder, not a list"),
         ("job: {script: train.py, torchrun: {master_port: 70000}}\n",
          "a.yaml:1: job.torchrun.master_port: must be less than or equal to 65535, not 70000"),
         ("repeats: 0\nwarmup_runs: -1\n" + JOB,
