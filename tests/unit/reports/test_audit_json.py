@@ -79,3 +79,10 @@ def test_truncated_or_absent_is_one_clear_error(audit, tmp_path):
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(RecordError, match="truncated"):
         read_audit_json(path)
+
+
+def test_a_failed_write_leaves_no_draft(audit, tmp_path):
+    (tmp_path / "audit.json").mkdir()
+    with pytest.raises(OSError, match="audit"):
+        write_audit_json(audit, tmp_path / "audit.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["audit.json"]

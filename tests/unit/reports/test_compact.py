@@ -46,9 +46,9 @@ def test_only_the_window_is_shown():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["compute", "wait", "transfer", None])), min_size=1,
-             max_size=300),
-    st.integers(8, 100),
+    st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["compute", "wait", "transfer", None])), min_size=60,
+             max_size=120),
+    st.integers(8, 40),
 )
 def test_slicing_keeps_the_seconds_of_every_state(pieces, most):
     rows, truth, now = [], Counter(), 0
@@ -66,6 +66,14 @@ def test_slicing_keeps_the_seconds_of_every_state(pieces, most):
     for code in truth:
         # every piece is rounded to whole µs
         assert spent[code] == pytest.approx(truth[code], abs=len(compact["us"]))
+
+
+def test_slices_put_states_side_by_side_in_a_fixed_order():
+    rows = [(t, t + 5, "working", "wait" if t % 10 else "compute") for t in range(0, 1_000, 5)]
+    compact = compact_rank(run_of(rows, 1_000), 0, 20)
+    assert compact["slice_us"] == 100.0
+    assert compact["us"] == [50] * 20
+    assert compact["codes"] == "cw" * 10
 
 
 def test_power_keeps_failed_readings_unknown():
