@@ -44,7 +44,7 @@ def test_only_the_window_is_shown():
     assert (compact["us"], compact["codes"]) == ([5, 40, 5], "i-c")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["compute", "wait", "transfer", None])), min_size=60,
              max_size=120),
