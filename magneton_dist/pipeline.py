@@ -1,7 +1,7 @@
-"""The analysis, strung together: record -> rank account -> audit.
+"""The analysis of one run, strung together: spool -> record -> joined ranks -> rank accounts.
 
 `collect`, `join` and `summarise` run in the cluster's actors, by reference; `analyse` does the same for a
-record on disk; `conclude` (in `detect.conclusion`) turns the summaries of all runs into an audit.
+record on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from magneton_dist.cluster.analysis import Collected, CollectRequest
 from magneton_dist.energy.accounting import RankAccount, Supply, account
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import RecordError
-from magneton_dist.meters import Sampler, load_profile, open_meter
+from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
 from magneton_dist.records.schema import POWER, TABLES
@@ -119,27 +119,34 @@ def _sharing(ranks: Sequence[RankArrivals]) -> dict[int, tuple[int, int]]:
     return out
 
 
-def summarise(folder: Path, rank: RankRun, joined: RunJoin, options: object = None) -> RankSummary:
-    """The figures of one rank; modelled power is added to its record."""
-    del options
-    done = account_rank(folder, rank, joined)
+def summarise(folder: Path, rank: RankRun, joined: RunJoin, profile: Profile | None = None) -> RankSummary:
+    """The figures of one rank; modelled power is added to its record. `profile`: as for `account_rank`."""
+    done = account_rank(folder, rank, joined, profile)
     if done.summary.energy_kind == "modelled":
         write_rank(folder.parent.parent, rank.rank, {"power": done.power})
     return done.summary
 
 
-def account_rank(folder: Path, rank: RankRun, joined: RunJoin) -> RankAccount:
-    """Account for the rank whose tables lie in `folder`."""
+def account_rank(
+    folder: Path, rank: RankRun, joined: RunJoin, profile: Profile | None = None
+) -> RankAccount:
+    """Account for the rank whose tables lie in `folder`.
+
+    `profile`: the watts of a rank whose meter is modelled; default: the meter's own.
+    """
     record = RankRecord(folder)
     tables = {name: record.table(name) for name in TABLES}
     window = joined.windows[rank.rank]
-    return account(rank, tables, joined.joined.of(rank.rank), window, _supply(folder, rank, joined, record))
+    supply = _supply(folder, rank, joined, record, profile)
+    return account(rank, tables, joined.joined.of(rank.rank), window, supply)
 
 
-def _supply(folder: Path, rank: RankRun, joined: RunJoin, record: RankRecord) -> Supply:
+def _supply(
+    folder: Path, rank: RankRun, joined: RunJoin, record: RankRecord, profile: Profile | None
+) -> Supply:
     meter = rank.meter
     if meter is not None and meter.provenance == "modelled":
-        return Supply(load_profile(meter.name.removeprefix(MODELLED)), POWER.empty())
+        return Supply(profile or load_profile(meter.name.removeprefix(MODELLED)), POWER.empty())
     owner, ranks = joined.sharing.get(rank.rank, (rank.rank, 1))
     readings = record if owner == rank.rank else RankRecord(rank_folder(folder.parent.parent, owner))
     counters = readings.counters if readings.counters.height else None
@@ -160,8 +167,8 @@ class RunAnalysis:
         return self.record.manifest
 
 
-def analyse(run: RunRecord) -> RunAnalysis:
-    """Analyse one recorded run again."""
+def analyse(run: RunRecord, profile: Profile | None = None) -> RunAnalysis:
+    """Analyse one recorded run again; `profile`: as for `account_rank`."""
     manifest = run.manifest
     known = {r.rank: r for r in manifest.ranks}
     arrivals = []
@@ -173,8 +180,13 @@ def analyse(run: RunRecord) -> RunAnalysis:
     clocks = {r.rank: manifest.clocks.get(r.node, Clock()) for r in manifest.ranks}
     joined = join(arrivals, clocks)
     accounts = {
-        rank: account_rank(record.folder, known.get(rank, RankRun(rank, rank, "")), joined)
+        rank: account_rank(record.folder, known.get(rank, RankRun(rank, rank, "")), joined, profile)
         for rank, record in run.ranks.items()
         if rank in joined.windows
     }
     return RunAnalysis(run, joined, accounts)
+
+
+def gpu_uuids(visible: str) -> list[str]:
+    """UUIDs of the GPUs that this value of CUDA_VISIBLE_DEVICES shows, in its order."""
+    return list(visible_gpus(visible).uuids)

@@ -1,0 +1,220 @@
+"""Audits: run the variants or read their record, analyse every run, conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from magneton_dist.cluster.analysis import Analysis
+from magneton_dist.cluster.driver import OnProgress, audit_runs
+from magneton_dist.config import AuditConfig, Compare
+from magneton_dist.detect.conclusion import RunFacts, conclude
+from magneton_dist.energy.summary import RankSummary
+from magneton_dist.errors import ClusterError, RecordError
+from magneton_dist.meters import Profile, load_profile
+from magneton_dist.pipeline import MODELLED, RunAnalysis, analyse, collect, gpu_uuids, join, open_sampler, summarise
+from magneton_dist.records.audit import Audit
+from magneton_dist.records.store import RunRecord, load
+from magneton_dist.reports.bands import RankBands, RunBands
+from magneton_dist.timeline.clocks import RankClock
+
+SETTINGS = "settings.json"
+
+
+class Settings(BaseModel):
+    """What an analysis of the record must know besides the runs; no environment, so no secrets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    started: str  # UTC, ISO 8601
+    baseline: str
+    compare: Compare
+    profile: Profile | None  # watts that were modelled with; None when they were to be measured
+
+    @classmethod
+    def of(cls, config: AuditConfig, profile: Profile | None, started: str) -> Settings:
+        """The settings of an audit that starts."""
+        return cls(name=config.name, started=started, baseline=config.baseline, compare=config.compare, profile=profile)
+
+    @classmethod
+    def read(cls, folder: Path) -> Settings:
+        """Those of the audit in `folder`.
+
+        Raises:
+            RecordError: missing or damaged.
+        """
+        path = folder / SETTINGS
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            what = str(error).splitlines()[0]
+            raise RecordError(f"cannot be read: {what}", where=str(path), do="copy the record again") from error
+
+    def write(self, folder: Path) -> None:
+        """Write them into `folder`, atomically."""
+        draft = folder / f".{SETTINGS}.tmp"
+        draft.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        draft.replace(folder / SETTINGS)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `launch` and `audit` come to.
+
+    Attributes:
+        audit: the result.
+        folder: where the record lies.
+        runs: a representative repeat of each variant over time.
+        settings: settings that differ between variants: name -> variant -> value.
+        output: the end of what a failed job printed, by variant.
+    """
+
+    audit: Audit
+    folder: Path
+    runs: list[RunBands]
+    settings: dict[str, dict[str, str]]
+    output: dict[str, str] = field(default_factory=dict)
+
+
+def launch(
+    config: AuditConfig, *, address: str | None = None, on_progress: OnProgress = lambda _: None
+) -> Outcome:
+    """Run all variants of `config` and audit them."""
+    profile = _configured_profile(config.energy.meter)
+    analysis = Analysis(open_sampler, collect, join, summarise, gpu_uuids, profile)
+    outcomes = audit_runs(config, analysis, address=address, on_progress=on_progress)
+    if not outcomes:
+        raise ClusterError("no run was made", where=config.name, do="see the messages above")
+    folder = outcomes[0].folder.parent.parent
+    settings = Settings.of(config, profile, outcomes[0].manifest.started)
+    settings.write(folder)
+    counted = [o for o in outcomes if not o.discarded]
+    facts: dict[str, list[RunFacts]] = {variant: [] for variant in config.variants}
+    for outcome in counted:
+        run = RunRecord(outcome.folder)
+        facts[outcome.variant].append(
+            RunFacts(outcome.manifest, dict(outcome.summaries), _digests(run, outcome.summaries), outcome.missing)
+        )
+    failed = [o for o in outcomes if o.exit_code and not o.manifest.stopped]
+    missing = [
+        f"{o.variant} {'warm-up' if o.discarded else f'repeat {o.repeat}'}: "
+        + (f"stopped: {o.stopped}" if o.stopped else f"the job ended with exit code {o.exit_code}")
+        for o in outcomes
+        if o.stopped or o in failed
+    ]
+    concluded = _conclude(folder, settings, facts, missing)
+    return replace(concluded, output={o.variant: o.output for o in failed if o.output})
+
+
+def audit(folder: Path, profile: Profile | None = None) -> Outcome:
+    """Analyse the record of an audit again; `profile` replaces the watts that it was modelled with."""
+    record = load(folder)
+    if isinstance(record, RunRecord):
+        raise RecordError(
+            "is one run, not an audit", where=str(folder), do=f"give {record.folder.parent.parent}"
+        )
+    settings = Settings.read(folder)
+    if profile is not None:
+        settings = settings.model_copy(update={"profile": profile})
+    facts = {
+        variant: [_reanalysed(run, settings.profile) for run in repeats.values()]
+        for variant, repeats in record.runs.items()
+    }
+    return _conclude(folder, settings, facts, [])
+
+
+def bands(folder: Path) -> RunBands:
+    """One recorded run over time."""
+    record = load(folder)
+    if not isinstance(record, RunRecord):
+        raise RecordError(
+            "is an audit, not one run", where=str(folder), do="give VARIANT/REPEAT below it, such as join/0"
+        )
+    return _bands(analyse(record))
+
+
+def _reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
+    done = analyse(run, profile)
+    summaries = {rank: account.summary for rank, account in done.accounts.items()}
+    gone = tuple(f"rank {rank}: no record" for rank in run.missing)
+    missing = (*done.manifest.missing, *(m for m in gone if m not in done.manifest.missing))
+    return RunFacts(done.manifest, summaries, _digests(run, summaries), missing, tuple(done.joined.notes))
+
+
+def _digests(run: RunRecord, ranks: Mapping[int, RankSummary]) -> dict[int, pl.DataFrame]:
+    """Final parameters of the lowest rank among those that did the most steps."""
+    most = max((s.steps for s in ranks.values()), default=0)
+    last = [rank for rank, s in sorted(ranks.items()) if s.steps == most][:1]
+    return {rank: run.ranks[rank].parameters for rank in last if rank in run.ranks}
+
+
+def _conclude(
+    folder: Path, settings: Settings, facts: dict[str, list[RunFacts]], missing: Sequence[str]
+) -> Outcome:
+    profile = settings.profile or load_profile("h200")
+    result = conclude(
+        settings.name, settings.started, facts, settings.baseline, settings.compare, profile, missing=missing
+    )
+    runs = []
+    for variant, of_variant in facts.items():
+        typical = _typical(of_variant)
+        if typical is not None:
+            runs.append(_bands(analyse(RunRecord(folder / variant / str(typical)), settings.profile)))
+    return Outcome(result, folder, runs, _differences(folder, facts))
+
+
+def _typical(facts: list[RunFacts]) -> int | None:
+    """The repeat with the median time."""
+    timed = sorted((max(s.window_s for s in f.ranks.values()), f.manifest.repeat) for f in facts if f.ranks)
+    return timed[len(timed) // 2][1] if timed else None
+
+
+def _bands(done: RunAnalysis) -> RunBands:
+    """States, power and calls over time, on the coordinator's clock."""
+    ranks, starts, ends, kinds = {}, [], [], []
+    for rank, of_rank in done.accounts.items():
+        clock, window = done.joined.joined.clocks.get(rank, RankClock()), done.joined.windows[rank]
+        record = done.record.ranks[rank]
+        shift = clock.to_common(window.start_ns) - window.start_ns
+        starts.append(window.start_ns + shift)
+        ends.append(window.end_ns + shift)
+        kinds.append(of_rank.summary.energy_kind)
+        ranks[rank] = RankBands(
+            states=_shifted(of_rank.states, shift),
+            power=_shifted(of_rank.power, shift),
+            collectives=_shifted(record.collectives, shift),
+            steps=_shifted(record.steps, shift),
+            ops=_shifted(record.ops, shift),
+            node=of_rank.summary.node,
+            device=of_rank.summary.device,
+        )
+    manifest = done.manifest
+    kind = kinds[0] if kinds else "unmeasured"
+    return RunBands(manifest.variant, manifest.repeat, min(starts, default=0), max(ends, default=0), kind, ranks)
+
+
+def _shifted(table: pl.DataFrame, by_ns: int) -> pl.DataFrame:
+    times = [name for name in table.columns if name.endswith("_ns") and name != "window_ns"]
+    return table.with_columns(pl.col(times) + by_ns) if by_ns else table
+
+
+def _differences(folder: Path, facts: dict[str, list[RunFacts]]) -> dict[str, dict[str, str]]:
+    """Settings of the lowest rank that differ between the variants."""
+    knobs: dict[str, dict[str, str]] = {}
+    for variant, of_variant in facts.items():
+        for f in of_variant[:1]:
+            ranks = RunRecord(folder / variant / str(f.manifest.repeat)).ranks
+            for rank in sorted(ranks)[:1]:
+                knobs[variant] = dict(ranks[rank].knobs.iter_rows())
+    names = sorted({name for of_variant in knobs.values() for name in of_variant})
+    rows = {name: {variant: k.get(name, "unset") for variant, k in knobs.items()} for name in names}
+    return {name: values for name, values in rows.items() if len(set(values.values())) > 1}
+
+
+def _configured_profile(meter: str) -> Profile | None:
+    return load_profile(meter.removeprefix(MODELLED)) if meter.startswith(MODELLED) else None
