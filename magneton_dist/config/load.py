@@ -101,7 +101,7 @@ def _origins(annotation: Any) -> set[Any]:
 def _text(node: Node) -> Node:
     """Numbers and yes/no stand for what was written, so that ``0.10`` or ``010`` reaches the job as such."""
     if isinstance(node.value, dict | list):
-        raise node.fail(f"must be text, not {node.shown()}", QUOTE)
+        raise node.fail(f"must be text, not {node.shown()}", QUOTE if isinstance(node.value, dict) else None)
     return replace(node, value=node.text) if isinstance(node.value, bool | int | float) else node
 
 
