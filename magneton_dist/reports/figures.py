@@ -26,7 +26,7 @@ _PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
 }
-_SUFFIXES = {"_j": "J", "_w": "W", "_s": "s", "_bytes": "B"}
+_SUFFIXES = {"_j": "J", "_w": "W", "_s": "s", "_seconds": "s", "_bytes": "B"}
 
 
 def quantity(value: float, unit: str, digits: int = 4) -> str:
@@ -95,7 +95,7 @@ def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
 
 
 def evidence_items(evidence: Mapping[str, object], kind: EnergyKind) -> list[tuple[str, str]]:
-    """Evidence as (label, text); a key's suffix is its unit: _j and _w (of that kind), _s, _bytes, _share."""
+    """Evidence as (label, text); its name tells a value's unit: x_j and x_w (of that kind), x_s, x_bytes, share_x."""
     return [_item(key, value, kind) for key, value in evidence.items()]
 
 
@@ -121,12 +121,12 @@ _CONTROL = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def _item(key: str, value: object, kind: EnergyKind) -> tuple[str, str]:
+    if isinstance(value, int | float) and (key.startswith("share_") or key.endswith("_share")):
+        return _label(key), percent(float(value))
     for suffix, unit in _SUFFIXES.items():
         if key.endswith(suffix) and isinstance(value, int | float):
             label = key if unit == "B" else key.removesuffix(suffix)
             return _label(label), quantity(float(value), unit) + (f" {kind}" if unit in "JW" else "")
-    if key.endswith("_share") and isinstance(value, int | float):
-        return _label(key), percent(float(value))
     return _label(key), _plain(value)
 
 

@@ -70,11 +70,12 @@ def test_ranks_in_words(ranks, words):
 def test_evidence_takes_its_units_from_the_keys_and_its_kind_from_the_finding():
     evidence = {
         "collectives": 76, "zero_bytes": 76_000_000, "shadow_j": 198.5, "late_share": 0.8, "wait_s": 0.0021,
+        "shadow_seconds": 1.595, "share_of_rank_seconds": 0.25,
         "late_ranks": [1, 3], "group": "0",
     }
     assert evidence_items(evidence, "modelled") == [
         ("collectives", "76"), ("zero bytes", "76 MB"), ("shadow", "198.5 J modelled"), ("late share", "80 %"),
-        ("wait", "2.100 ms"), ("late ranks", "1, 3"), ("group", "0"),
+        ("wait", "2.100 ms"), ("shadow", "1.595 s"), ("share of rank seconds", "25 %"), ("late ranks", "1, 3"), ("group", "0"),
     ]
 
 
