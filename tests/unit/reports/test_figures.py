@@ -75,7 +75,8 @@ def test_evidence_takes_its_units_from_the_keys_and_its_kind_from_the_finding():
     }
     assert evidence_items(evidence, "modelled") == [
         ("collectives", "76"), ("zero bytes", "76 MB"), ("shadow", "198.5 J modelled"), ("late share", "80 %"),
-        ("wait", "2.100 ms"), ("shadow", "1.595 s"), ("share of rank seconds", "25 %"), ("late ranks", "1, 3"), ("group", "0"),
+        ("wait", "2.100 ms"), ("shadow", "1.595 s"), ("share of rank seconds", "25 %"),
+        ("late ranks", "1, 3"), ("group", "0"),
     ]
 
 
