@@ -6,8 +6,8 @@ flight it is compute and the rest idle; with a collective in flight it is overla
 last peer has arrived, then transfer. A finished rank with only its protocol's collectives in flight computes
 nothing useful, however busily it spins: wait and transfer.
 
-Every issue, completion and step edge is a stamp. A piece with one of them inside has lost that stamp, and is
-unresolved, as are pieces whose counters jump and the spans of lost calls and steps.
+Every issue, completion and step edge is a stamp, and nothing else is. A piece with one of them inside has lost
+that stamp, and is unresolved, as are pieces whose counters jump and the spans of lost calls and steps.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.timeline.flights import Flights, lost
-from magneton_dist.timeline.intervals import Bools, Ints, cover, cut
+from magneton_dist.timeline.intervals import Bools, Ints, cover, cut, intervals
 from magneton_dist.timeline.segments import Activity, Segments
 from magneton_dist.timeline.window import Window
 
-# A thread waiting for a core is charged when it gets one, so wanted time may be booked this much late.
+# A counter may be read this long after its stamp's time, a delay booked this long after it was waited.
 LATE_BOOKING_NS = 250_000_000
 
 
@@ -44,9 +44,10 @@ class Wanted:
 def wanted(stamps: pl.DataFrame) -> Wanted:
     """Turn cumulative counters into wanted time per piece.
 
-    The reader of a stamp can be another thread and a delay is charged late, so the counters are made
-    monotone and an increase that does not fit its piece is moved to the ones before it. A fall or a rise
-    beyond `LATE_BOOKING_NS` is no such thing: the piece is not sound. Without delays, wanted is CPU time.
+    A counter can be read a little after its stamp's time, so it may fall or rise faster than time: then the
+    CPU time belongs to the pieces that follow. A delay is charged when it is over, so what does not fit its
+    piece was waited in the ones before. A fall or a rise beyond `LATE_BOOKING_NS` is neither: the piece is not
+    sound. Where the kernel keeps no delays, wanted is CPU time.
     """
     stamps = stamps.group_by("t_ns").agg(pl.col("cpu_ns", "delay_ns").max()).sort("t_ns")
     stamps = stamps.with_columns(pl.col("delay_ns").forward_fill().fill_null(0))
@@ -54,30 +55,30 @@ def wanted(stamps: pl.DataFrame) -> Wanted:
     if len(t) < 2:
         none = np.empty(0, np.int64)
         return Wanted(t[:0], none, none, none.astype(np.bool_))
-    span = np.diff(t)
-    cpu, cpu_sound = _monotone(stamps["cpu_ns"].to_numpy(), span)
-    delay, delay_sound = _monotone(stamps["delay_ns"].to_numpy(), span)
-    sound = cpu_sound & delay_sound
-    booked = np.concatenate([[0], np.cumsum(np.where(sound, np.diff(cpu + delay), 0))])
-    # The least curve above `booked` that nowhere rises faster than time.
-    fitted = t + np.maximum.accumulate((booked - t)[::-1])[::-1]
-    return Wanted(t, np.diff(fitted), np.diff(delay), sound)
+    cpu, cpu_sound = _monotone(stamps["cpu_ns"].to_numpy(), t)
+    delay, delay_sound = _monotone(stamps["delay_ns"].to_numpy(), t)
+    # The greatest curve below that nowhere rises faster than time, then the least such curve above.
+    cpu = t + np.minimum.accumulate(cpu - t)
+    fitted = t + np.maximum.accumulate((cpu + delay - t)[::-1])[::-1]
+    return Wanted(t, np.diff(fitted), np.diff(delay), cpu_sound & delay_sound)
 
 
-def _monotone(counter: Ints, span: Ints) -> tuple[Ints, Bools]:
-    """The counter without its falls, and which pieces change by no more than late booking explains."""
+def _monotone(counter: Ints, t: Ints) -> tuple[Ints, Bools]:
+    """The counter without jumps and falls, and which pieces change by no more than late reading explains."""
     rise = np.diff(counter)
-    sound = (rise >= -LATE_BOOKING_NS) & (rise <= span + LATE_BOOKING_NS)
+    sound = (rise >= -LATE_BOOKING_NS) & (rise <= np.diff(t) + LATE_BOOKING_NS)
     level = counter - np.concatenate([[0], np.cumsum(np.where(sound, 0, rise))])
-    return np.maximum.accumulate(level), sound
+    return np.minimum.accumulate(level[::-1])[::-1], sound
 
 
 def cpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Window) -> Segments:
     """Activities of a CPU rank over its window, before release is applied."""
     steps, collectives = tables["steps"], tables["collectives"]
-    pieces, gone = wanted(tables["stamps"]), lost(tables, window)
-    ended = collectives["end_ns"].drop_nulls()
-    edges = pl.concat([collectives["issue_ns"], ended, steps["start_ns"], steps["end_ns"]]).to_numpy()
+    pieces = wanted(tables["stamps"])
+    issues, ends, marks = collectives["issue_ns"], collectives["end_ns"].drop_nulls(), tables["marks"]["t_ns"]
+    edges = pl.concat([issues, ends, steps["start_ns"], steps["end_ns"]]).to_numpy()
+    tail = _lost_tail(pieces.t, issues.to_numpy(), np.append(edges, marks.to_numpy()), window)
+    gone = np.concatenate([lost(tables, window), tail])
     closed = pieces.sound & ~_unstamped(pieces, edges)
     finished = window.end_ns if window.finished_ns is None else window.finished_ns
     cuts = cut(
@@ -103,6 +104,15 @@ def cpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Win
         Activity.IDLE,
     )
     return Segments(cuts, activity.astype(np.int8))
+
+
+def _lost_tail(stamps: Ints, issues: Ints, events: Ints, window: Window) -> Ints:
+    """From the first stamp after the last known call that belongs to no event: it was a call's, now lost."""
+    if not len(issues):
+        return np.empty((0, 2), np.int64)
+    late = stamps[stamps > issues.max()]
+    stray = late[~np.isin(late, events[events > issues.max()])]
+    return intervals(stray[:1], np.full(len(stray[:1]), window.end_ns))
 
 
 def _unstamped(pieces: Wanted, edges: Ints) -> Bools:

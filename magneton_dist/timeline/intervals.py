@@ -20,9 +20,16 @@ def intervals(starts: ArrayLike, ends: ArrayLike) -> Ints:
     return pairs[pairs[:, 1] > pairs[:, 0]]
 
 
+def distinct(points: Ints) -> Ints:
+    """The points sorted, each once."""
+    # np.unique hashes, which takes seconds for a million regularly spaced times; these come in sorted runs.
+    ordered = np.sort(points, kind="stable")
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]
+
+
 def edges(*sets: Ints) -> Ints:
     """All starts and ends of the sets, sorted, each once."""
-    return np.unique(np.concatenate([s.ravel() for s in sets])) if sets else np.empty(0, np.int64)
+    return distinct(np.concatenate([s.ravel() for s in sets])) if sets else np.empty(0, np.int64)
 
 
 def cover(covering: Ints, at: Ints) -> Ints:
@@ -48,7 +55,7 @@ def sweep(start: int, end: int, *classes: Ints) -> tuple[Ints, Ints]:
 def cut(start: int, end: int, *points: Ints) -> Ints:
     """`start`, the points strictly between `start` and `end`, and `end`: sorted, each once."""
     inner = np.concatenate([np.array([start, end], np.int64), *points])
-    return np.unique(inner[(inner >= start) & (inner <= end)])
+    return distinct(inner[(inner >= start) & (inner <= end)])
 
 
 def where(cuts: Ints, held: Bools) -> Ints:

@@ -79,7 +79,7 @@ def _table(segments: Segments, window: Window) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "start_ns": at[first],
-            "end_ns": np.append(at[first[1:]], cuts[-1:]),
+            "end_ns": np.append(at[first[1:]], window.end_ns)[: len(first)],
             "phase": pl.Series(PHASES).gather(phase[first].astype(np.int64)),
             "activity": pl.Series(ACTIVITIES).gather(activity[first].astype(np.int64)),
         },

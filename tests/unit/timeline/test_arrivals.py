@@ -369,9 +369,9 @@ def test_a_thousand_ranks_in_seconds() -> None:
             "issue_ns": start, "start_ns": start + 1000 * r, "end_ns": start + 5 * MS, "stack_id": [0] * calls,
         }  # fmt: skip
         tables.append(own_arrivals(pl.DataFrame(table, schema=COLLECTIVES.schema), r))
-    began = time.perf_counter()
+    began = time.process_time()  # CPU time: the machine may be busy
     joined = join_arrivals(tables, {r: Clock() for r in range(ranks)})
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 8  # 0.8 s measured
     expected = 1000 * (ranks - 1 - joined.arrivals["rank"].cast(pl.Int64))
     assert (joined.arrivals["wait_ns"] == expected).all()
     assert set(joined.arrivals["culprit"].drop_nulls()) == {ranks - 1}
