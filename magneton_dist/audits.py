@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,6 +73,7 @@ class Outcome:
         runs: a representative repeat of each variant over time.
         settings: settings that differ between variants: name -> variant -> value.
         output: the end of what a failed job printed, by variant.
+        interrupted: the signal that ended the audit before its time (SIGINT, ...); empty when none did.
     """
 
     audit: Audit
@@ -79,6 +81,7 @@ class Outcome:
     runs: list[RunBands]
     settings: dict[str, dict[str, str]]
     output: dict[str, str] = field(default_factory=dict)
+    interrupted: str = ""
 
 
 def launch(
@@ -108,7 +111,12 @@ def launch(
         if o.stopped or o in failed
     ]
     concluded = _conclude(folder, settings, facts, missing)
-    return replace(concluded, output={o.variant: o.output for o in failed if o.output})
+    stops = [o.stopped.partition(":")[0] for o in outcomes]
+    return replace(
+        concluded,
+        output={o.variant: o.output for o in failed if o.output},
+        interrupted=next((stop for stop in stops if stop in signal.Signals.__members__), ""),
+    )
 
 
 def audit(folder: Path, profile: Profile | None = None) -> Outcome:

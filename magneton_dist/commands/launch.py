@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,7 +42,7 @@ def launch(
     """Run a job in its variants and say where the joules went, why, and what to change.
 
     Exit codes: 0 audited; 3 audited, with ranks or records missing; 4 waste of at least PCT % was found;
-    2 the input is wrong; 1 anything else.
+    2 the input is wrong; 1 anything else. Ctrl-C ends the job at once and keeps what was recorded (130).
     """
     from magneton_dist.config import load, plan
 
@@ -61,6 +62,8 @@ def launch(
     with Ticker(Console(stderr=True, highlight=False, quiet=quiet)) as ticker:
         outcome = audits.launch(loaded, address=address, on_progress=ticker)
     present(outcome, as_json=as_json, quiet=quiet)
+    if outcome.interrupted:
+        return 128 + signal.Signals[outcome.interrupted]
     return exit_code(outcome.audit, fail_on_waste)
 
 
