@@ -5,14 +5,14 @@ They are called by reference in Ray's workers, so each must be importable by mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
 
-from magneton_dist.records.manifest import RankRun
+from magneton_dist.records.manifest import Clock, RankRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,8 @@ class Analysis:
     Attributes:
         open_sampler: ``(meter_spec, device, period_s) -> (sampler, why this meter)``, in the rank actor.
         collect: spool and readings -> tables on disk and the rank's arrivals, in the rank actor.
-        join: arrivals of all ranks -> what every rank must know of the others, in the coordinator.
+        join: arrivals of all ranks, and the clock of each rank's host by rank -> what every rank must know of
+            the others, in the coordinator. A host whose clock could not be read has no entry.
         summarise: ``(rank folder, rank, joined, options) -> summary``, in the rank actor.
         options: handed to `summarise`.
         gpu_uuids: UUIDs of the GPUs that a value of CUDA_VISIBLE_DEVICES shows, in its order.
@@ -139,7 +140,7 @@ class Analysis:
 
     open_sampler: Callable[[str, str, float], tuple[Sampler, str]]
     collect: Callable[[CollectRequest], Collected]
-    join: Callable[[Sequence[Any]], Any]
+    join: Callable[[Sequence[Any], Mapping[int, Clock]], Any]
     summarise: Callable[[Path, RankRun, Any, Any], Any]
     gpu_uuids: Callable[[str], Sequence[str]]
     options: Any = None

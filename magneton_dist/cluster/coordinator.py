@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -240,8 +241,12 @@ class Coordinator:
         )  # fmt: skip
 
     def _join_arrivals(self) -> None:
+        facts = self._state.facts
+        with suppress(MagnetonError):  # a node that has gone meanwhile keeps the reading of the start
+            self._read_clocks()
         try:
-            self._ledger.joined = ray.put(self._join(self._ledger.arrivals(self._state.facts)))
+            joined = self._join(self._ledger.arrivals(facts), self._ledger.rank_clocks(facts))
+            self._ledger.joined = ray.put(joined)
         except Exception as error:  # noqa: BLE001 - it was handed to us; whatever it raises, the tables are good
             self._happened.append(events.CallFailed("join", as_ours(error, "join")))
         else:

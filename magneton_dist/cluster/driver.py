@@ -26,7 +26,7 @@ from magneton_dist.cluster.progress import Forecast, Progress
 from magneton_dist.cluster.recovery import recover
 from magneton_dist.cluster.session import Session
 from magneton_dist.config import AuditConfig, Run, command_line, schedule
-from magneton_dist.errors import InputError
+from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.manifest import Manifest
 
 OnProgress = Callable[[Progress], None]
@@ -102,14 +102,24 @@ class _Audit:
         origin = assignment.folder / "origin"
         try:
             report = self._lead.make(assignment, tell)
+        except MagnetonError:
+            self._forget(assignment.folder)
+            raise
         except CoordinatorLost as lost:
-            return recover(assignment.folder, assignment.draft, self._analysis, str(lost))
+            return recover(assignment, self._analysis, str(lost))
         finally:
             origin.unlink(missing_ok=True)
         assert report.outcome is not None
         for rank, files in report.files.items():
             _store(assignment.folder / "ranks" / f"{rank:05d}", files)
         return report.outcome
+
+    def _forget(self, folder: Path) -> None:
+        """Delete the folder of a run that never began, and the audit's when nothing else is in it."""
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()
+            self._folder.rmdir()
 
     def _assign(self, run: Run) -> Assignment:
         job = self._config.variants[run.variant]

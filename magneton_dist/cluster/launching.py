@@ -14,6 +14,8 @@ from magneton_dist.config import Job, command_line, environment, expand
 from magneton_dist.errors import InputError
 from magneton_dist.tracer.environment import launch_environment
 
+OUTPUT = "output.log"
+
 _FAILED = re.compile(r"exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 _OURS = "MAGNETON_DIST_"
 
@@ -58,7 +60,7 @@ class Launch:
     @property
     def output(self) -> Path:
         """What the job of this node prints."""
-        return self.run / ("output.log" if self.node == 0 else f"output-{self.node}.log")
+        return self.run / (OUTPUT if self.node == 0 else f"output-{self.node}.log")
 
     @property
     def folder(self) -> Path:
@@ -80,7 +82,7 @@ class Launch:
         # what the user asks for by name wins over the scrubbing, except for the path that carries the tracer
         return armed | {name: text for name, text in own.items() if name != "PYTHONPATH"}
 
-    def check(self, temporary: Path) -> None:
+    def check(self) -> None:
         """Raise `InputError` for what can be known to fail before anything is started."""
         where = f"variant {self.values['variant']}"
         if not self.folder.is_dir():
@@ -94,7 +96,7 @@ class Launch:
                 do=f"give a path from {self.folder}",
             )
         program = self.command()[0]
-        path = self.job_environment(temporary).get("PATH")
+        path = self.job_environment(self.run).get("PATH")
         if not (self.folder / program).is_file() and shutil.which(program, path=path) is None:
             raise InputError(
                 f"no such program: {program}", where=where, do="install it or give its full path"

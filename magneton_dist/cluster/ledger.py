@@ -101,6 +101,16 @@ class Ledger:
             self.collected[place][0].arrivals for place in sorted(self.collected, key=numbers.__getitem__)
         ]
 
+    def clock(self, node: int) -> Clock | None:
+        """Of a node, from its start and end; None when it could not be read."""
+        readings = self.clocks.get(node)
+        return combine(readings[0], readings[-1]) if readings else None
+
+    def rank_clocks(self, facts: Facts) -> dict[int, Clock]:
+        """Clock of each rank's node, by rank; without those that could not be read."""
+        clocks = {rank: self.clock(place.node) for place, rank in number_ranks(facts.ranks).items()}
+        return {rank: clock for rank, clock in clocks.items() if clock is not None}
+
     def rank_run(self, facts: Facts, place: Place, node: str) -> RankRun:
         """The manifest's entry of one rank."""
         announcement = facts.ranks[place]

@@ -21,6 +21,7 @@ from magneton_dist.cluster.presence import Presence
 from magneton_dist.cluster.processes import die_with_raylet
 from magneton_dist.cluster.supervisor import KILLED, STOP, arguments
 
+CLOCK = "clock"  # in a spool: identity of the clock that its times are of
 _SHORT = 60  # the job's own AF_UNIX sockets lie below TMPDIR, and their paths end at 107 bytes
 _TAIL_BYTES = 16_384
 _PRESENCE_S = 1.0
@@ -90,12 +91,13 @@ class NodeAgent:
         Raises:
             InputError: the job cannot start, or its folder cannot be written.
         """
+        launch.check()
         self._seen.clear()
         self._launch = launch
         launch.spool.mkdir(parents=True, exist_ok=True)
         (launch.spool / "token").write_text(launch.token)
+        (launch.spool / CLOCK).write_text(clock_identity())
         self._temporary = _temporary_folder(launch)
-        launch.check(self._temporary)
         ours, self._pipe = os.pipe()
         with launch.output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -119,13 +121,17 @@ class NodeAgent:
             self._release()
             exit_code = KILLED if exit_code < 0 else exit_code
         return JobStatus(
-            exit_code, self._announced(), self._others(), self._tail() if exit_code is not None else ""
+            exit_code,
+            self._announced(),
+            self._others(),
+            tail(self._launch.output) if self._launch and exit_code is not None else "",
         )
 
     def stop(self) -> None:
         """Ask the supervisor to end the job."""
         if self._pipe is not None:
-            os.write(self._pipe, STOP)
+            with suppress(BrokenPipeError):  # the supervisor was killed, and the job with it
+                os.write(self._pipe, STOP)
 
     def clear(self, everything: bool) -> None:
         """Delete the node's spool, whose contents have become tables, or the whole folder of a discarded run."""
@@ -142,15 +148,6 @@ class NodeAgent:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def _tail(self) -> str:
-        """The end of what the job printed here."""
-        if self._launch is None or not self._launch.output.exists():
-            return ""
-        with self._launch.output.open("rb") as output:
-            size = output.seek(0, os.SEEK_END)
-            output.seek(max(0, size - _TAIL_BYTES))
-            return output.read().decode(errors="replace")
-
     def _announced(self) -> tuple[Announcement, ...]:
         """Ranks that have announced themselves since the call before."""
         fresh = [a for a in announcements(self._launch.spool) if a not in self._seen] if self._launch else []
@@ -162,6 +159,15 @@ class NodeAgent:
             return ()
         self._presence_due_s = time.monotonic() + _PRESENCE_S
         return tuple(self._presence.others())
+
+
+def tail(output: Path) -> str:
+    """The end of what a job printed; empty when it printed nothing."""
+    if not output.exists():
+        return ""
+    with output.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def announcements(spool: Path) -> list[Announcement]:

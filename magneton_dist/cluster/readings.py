@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,10 +45,9 @@ class Readings:
         self._saved = [0, 0]
         self._open = True
         # an energy counter starts at 0 for each actor: what a killed one read cannot be continued
-        self._broken = resume and self._paths[1].exists()
-        if not resume:
-            for path in self._paths:
-                path.unlink(missing_ok=True)
+        self._broken = resume and len(_whole_lines(self._paths[1])) > 0
+        for path in self._paths:
+            path.write_bytes(_whole_lines(path) if resume else b"")
         (spool / f"meter-{slot}.json").write_bytes(msgspec.json.encode(self.used))
         sampler.start()
 
@@ -100,6 +100,13 @@ def _paths(spool: Path, slot: int) -> tuple[Path, Path]:
 
 
 def _load(path: Path, table: Table) -> pl.DataFrame:
-    if not path.exists():
+    whole = _whole_lines(path)
+    if not whole:
         return table.empty()
-    return pl.read_ndjson(path, schema=table.schema, ignore_errors=True).drop_nulls("t_ns").sort("t_ns")
+    return pl.read_ndjson(BytesIO(whole), schema=table.schema).sort("t_ns")
+
+
+def _whole_lines(path: Path) -> bytes:
+    """What `path` holds, up to its last complete line."""
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]

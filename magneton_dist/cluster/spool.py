@@ -29,20 +29,18 @@ class Sums:
 
 
 class Follower:
-    """Reads each segment of `segments` once, in order; damaged rows are left to `collect` to report."""
+    """Reads each segment in folder `segments` once; damaged rows are left to `collect` to report."""
 
     def __init__(self, segments: Path) -> None:
         self.sums = Sums()
         self._segments = segments
-        self._read = ""
+        self._next = 0
 
     def advance(self) -> Sums:
         """Read the segments closed since the call before."""
-        if self._segments.is_dir():
-            for path in sorted(self._segments.glob("*.jsonl")):
-                if path.name > self._read:
-                    self._read = path.name
-                    self._add(path.read_bytes().splitlines())
+        while (path := self._segments / f"{self._next:06d}.jsonl").exists():
+            self._next += 1
+            self._add(path.read_bytes().splitlines())
         return self.sums
 
     def _add(self, lines: list[bytes]) -> None:

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from magneton_dist.cluster.interrupts import Interrupts
+
+
+def test_the_first_signal_is_remembered_and_nothing_is_raised() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        assert interrupts.why == ""
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.why == "SIGINT"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_elsewhere_than_on_the_main_thread_nothing_changes() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def inside() -> None:
+        with Interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [before]

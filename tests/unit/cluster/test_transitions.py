@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magneton_dist.cluster import events, policy
+from magneton_dist.cluster.analysis import Announcement
+from magneton_dist.cluster.events import Agent, Place, Slot
+from magneton_dist.cluster.states import (
+    Aggregating,
+    Diagnosing,
+    Done,
+    Draining,
+    Facts,
+    Failed,
+    Placing,
+    Running,
+    Shape,
+    Starting,
+    State,
+)
+from magneton_dist.cluster.transitions import begin, step
+from magneton_dist.errors import ClusterError, InputError
+
+ONE = Shape(nodes=1, per_node=2)
+TWO = Shape(nodes=2, per_node=1)
+
+
+def announcement(rank: int, local_rank: int | None = None, restart: int = 0) -> Announcement:
+    local = rank if local_rank is None else local_rank
+    return Announcement(
+        rank, local, 2, pid=100 + rank, start_ticks=1, restart=restart, device="cpu", distributed=True,
+        segments=f"l{local}-{restart}",
+    )  # fmt: skip
+
+
+def feed(state: State, happened: Iterable[events.Event]) -> tuple[State, list[events.Decision]]:
+    decided: list[events.Decision] = []
+    for event in happened:
+        state, decisions = step(state, event)
+        decided += decisions
+    return state, decided
+
+
+def running(shape: Shape = ONE, **known: object) -> Running:
+    """A run of `shape` whose ranks have all announced themselves."""
+    ranks = {}
+    for number, slot in enumerate(sorted(shape.slots)):
+        ranks[Place(slot.node, slot.index)] = announcement(number, slot.index)
+    return Running(replace(Facts(shape, ranks=ranks), **known))  # type: ignore[arg-type]
+
+
+def test_a_run_goes_through_every_state_in_order() -> None:
+    state, decided = begin(Facts(ONE), ONE.agents | ONE.slots)
+    assert isinstance(state, Placing)
+    assert set(decided) == {events.Replace(Agent(0)), events.Replace(Slot(0, 0)), events.Replace(Slot(0, 1))}
+
+    state, decided = feed(state, [events.Ready(Agent(0)), events.Ready(Slot(0, 0)), events.Ready(Slot(0, 1))])
+    assert isinstance(state, Starting)
+    assert decided == [events.Open(Slot(0, 0)), events.Open(Slot(0, 1))]
+
+    state, decided = feed(state, [events.Opened(Slot(0, 0)), events.Opened(Slot(0, 1))])
+    assert decided == [events.Launch()]
+    state, _ = step(state, events.Launched(0))
+    assert isinstance(state, Running)
+
+    first, second = announcement(0), announcement(1)
+    state, decided = feed(
+        state, [events.Announced(Place(0, 0), first), events.Announced(Place(0, 1), second)]
+    )
+    assert decided == [events.Attach(Place(0, 0), first), events.Attach(Place(0, 1), second)]
+
+    state, decided = step(state, events.Exited(0, 0))
+    assert isinstance(state, Draining)
+    assert decided == [events.Collect(Place(0, 0)), events.Collect(Place(0, 1))]
+
+    state, decided = feed(state, [events.Collected(Place(0, 0)), events.Collected(Place(0, 1))])
+    assert isinstance(state, Aggregating)
+    assert decided == [events.Join()]
+
+    state, decided = step(state, events.Joined())
+    assert isinstance(state, Diagnosing)
+    assert decided == [events.Summarise(Place(0, 0)), events.Summarise(Place(0, 1))]
+
+    state, decided = feed(state, [events.Summarised(Place(0, 0)), events.Summarised(Place(0, 1))])
+    assert isinstance(state, Done)
+    assert decided == []
+    assert state.facts.missing == ()
+    assert state.facts.exit_code == 0
+
+
+def test_the_job_starts_only_when_every_meter_runs() -> None:
+    state, _ = begin(Facts(TWO), frozenset())
+    state, decided = step(state, events.Opened(Slot(1, 0)))
+    assert decided == []
+    _, decided = step(state, events.Opened(Slot(0, 0)))
+    assert decided == [events.Launch()]
+
+
+def test_actors_that_are_there_are_not_placed_again() -> None:
+    state, decided = begin(Facts(ONE), frozenset())
+    assert isinstance(state, Starting)
+    assert all(isinstance(decision, events.Open) for decision in decided)
+
+
+def test_one_slot_owns_a_physical_device() -> None:
+    state, _ = begin(Facts(ONE), frozenset())
+    state, first = step(state, events.Opened(Slot(0, 0), shared="0/package-0"))
+    state, second = step(state, events.Opened(Slot(0, 1), shared="0/package-0"))
+    assert first == []
+    assert second == [events.Share(Slot(0, 1)), events.Launch()]
+    assert state.facts.owners == {"0/package-0": Slot(0, 0)}
+
+
+def test_a_slot_that_moves_to_another_device_gives_its_first_one_up() -> None:
+    state, _ = feed(
+        running(), [events.Attached(Slot(0, 0), "0/GPU-a"), events.Attached(Slot(0, 0), "0/GPU-b")]
+    )
+    assert state.facts.owners == {"0/GPU-b": Slot(0, 0)}
+
+
+def test_a_discarded_run_is_not_analysed() -> None:
+    state, decided = step(running(analysed=False), events.Exited(0, 0))
+    assert isinstance(state, Done)
+    assert decided == []
+
+
+def test_a_discarded_run_that_fails_is_analysed() -> None:
+    state, decided = step(running(analysed=False), events.Exited(0, 1))
+    assert isinstance(state, Draining)
+    assert len(decided) == 2
+    assert state.facts.exit_code == 1
+
+
+def test_a_job_without_ranks_is_done_at_its_end() -> None:
+    state, decided = step(Running(Facts(ONE)), events.Exited(0, 3))
+    assert isinstance(state, Done)
+    assert decided == []
+    assert state.facts.exit_code == 3
+
+
+def test_a_killed_rank_actor_is_replaced_while_the_job_runs() -> None:
+    state, decided = step(running(), events.Lost(Slot(0, 1), "killed"))
+    assert decided == [events.Replace(Slot(0, 1))]
+    state, decided = step(state, events.Ready(Slot(0, 1)))
+    assert decided == [events.Open(Slot(0, 1), resume=True)]
+    state, decided = step(state, events.Opened(Slot(0, 1)))
+    assert decided == [events.Attach(Place(0, 1), announcement(1))]
+    assert isinstance(state, Running)
+    assert any("readings" in what for what in state.facts.missing)
+
+
+def test_a_rank_actor_is_replaced_once_and_its_rank_is_then_missing() -> None:
+    state, _ = feed(running(), [events.Lost(Slot(0, 1), "killed"), events.Ready(Slot(0, 1))])
+    state, decided = step(state, events.Lost(Slot(0, 1), "killed again"))
+    assert decided == []
+    state, decided = step(state, events.Exited(0, 0))
+    assert decided == [events.Collect(Place(0, 0)), events.Collect(Place(0, 1))]
+    # the second one has no handle any more: the coordinator says at once that it is lost
+    state, _ = feed(state, [events.Lost(Slot(0, 1), "it died earlier"), events.Collected(Place(0, 0))])
+    assert isinstance(state, Aggregating)
+    assert state.collected == {Place(0, 0)}
+    assert any(what.startswith("rank 1: tables") for what in state.facts.missing)
+
+
+def test_a_replacement_that_is_not_ready_at_the_end_collects_when_it_is() -> None:
+    state, _ = step(running(), events.Lost(Slot(0, 1), "killed"))
+    state, decided = step(state, events.Exited(0, 0))
+    assert decided == [events.Collect(Place(0, 0))]
+    state, decided = step(state, events.Ready(Slot(0, 1)))
+    assert decided == [events.Open(Slot(0, 1), resume=True), events.Collect(Place(0, 1))]
+
+
+def test_a_rank_actor_killed_at_its_analysis_is_replaced_and_asked_again() -> None:
+    state, _ = step(running(), events.Exited(0, 0))
+    state, decided = step(state, events.Lost(Slot(0, 0), "out of memory"))
+    assert decided == [events.Replace(Slot(0, 0))]
+    state, decided = step(state, events.Ready(Slot(0, 0)))
+    assert events.Collect(Place(0, 0)) in decided
+
+
+def test_a_killed_agent_ends_the_run_with_an_unknown_exit_code() -> None:
+    state, decided = step(running(), events.Lost(Agent(0), "killed"))
+    assert isinstance(state, Draining)
+    assert state.facts.exit_code is None
+    assert decided == [events.Collect(Place(0, 0)), events.Collect(Place(0, 1))]
+
+
+def test_nodes_whose_peer_failed_may_end_by_themselves_and_are_ended_later() -> None:
+    state, _ = feed(running(TWO), [events.Tick(10.0), events.Exited(0, 1)])
+    state, decided = step(state, events.Tick(10.0 + policy.PEERS_S - 0.1))
+    assert decided == []
+    state, decided = step(state, events.Tick(10.0 + policy.PEERS_S))
+    assert decided == [events.End(1)]
+    state, _ = step(state, events.Exited(1, 143))
+    assert isinstance(state, Draining)
+    assert state.facts.exit_code == 1
+
+
+def test_a_lost_node_loses_its_tables_and_not_the_others() -> None:
+    state, decided = step(running(TWO), events.NodeLost(1))
+    assert decided == []  # nothing can be put on a node that is gone
+    assert isinstance(state, Running)
+    state, _ = step(state, events.Tick(policy.PEERS_S))
+    state, decided = step(state, events.Exited(0, 143))
+    assert isinstance(state, Draining)
+    assert decided == [events.Collect(Place(0, 0))]
+    assert state.facts.exit_code == 143
+    assert "node 1 was lost" in state.facts.missing
+
+
+def test_stop_ends_every_node_and_keeps_what_was_recorded() -> None:
+    state, decided = step(running(TWO), events.Stop("SIGINT"))
+    assert decided == [events.End(0), events.End(1)]
+    state, decided = feed(state, [events.Exited(0, 143), events.Exited(1, 143)])
+    assert isinstance(state, Draining)
+    assert state.facts.stopped == "SIGINT"
+
+
+def test_a_stopped_node_that_does_not_answer_is_given_up() -> None:
+    state, _ = feed(running(), [events.Tick(1.0), events.Stop("SIGTERM")])
+    state, decided = step(state, events.Tick(1.0 + policy.GIVE_UP_S - 0.1))
+    assert isinstance(state, Running)
+    state, decided = step(state, events.Tick(1.0 + policy.GIVE_UP_S))
+    assert isinstance(state, Draining)
+    assert state.facts.exits == {0: None}
+
+
+def test_the_time_limit_stops_the_job_and_says_so() -> None:
+    state, decided = step(running(timeout_s=30.0), events.Tick(29.9))
+    assert decided == []
+    state, decided = step(state, events.Tick(30.0))
+    assert decided == [events.End(0)]
+    assert state.facts.stopped == "the job's time limit of 30 s"
+
+
+def test_stop_before_the_job_runs_needs_no_job_to_end() -> None:
+    state, _ = begin(Facts(ONE), ONE.agents | ONE.slots)
+    state, decided = step(state, events.Stop("SIGINT"))
+    assert isinstance(state, Done)
+    assert decided == []
+
+
+@pytest.mark.parametrize("error", [InputError("no such script"), ClusterError("no meter")])
+def test_a_run_that_cannot_start_fails_with_the_reason(error: InputError | ClusterError) -> None:
+    state, _ = begin(Facts(TWO), frozenset())
+    state, decided = step(state, events.CallFailed("start", error))
+    assert isinstance(state, Failed)
+    assert state.error is error
+    assert decided == [events.End(0), events.End(1)]
+
+
+def test_placing_gives_up_after_a_while() -> None:
+    state, _ = begin(Facts(ONE), ONE.agents | ONE.slots)
+    state, _ = feed(state, [events.Ready(Agent(0)), events.Tick(policy.PLACE_S + 1)])
+    assert isinstance(state, Failed)
+    assert "rank slot 0" in state.error.what
+
+
+def test_one_rank_whose_analysis_fails_does_not_take_the_others_along() -> None:
+    state, _ = step(running(), events.Exited(0, 0))
+    state, _ = feed(
+        state,
+        [
+            events.CallFailed("collect", ClusterError("torn"), Place(0, 0)),
+            events.Collected(Place(0, 1)),
+            events.Joined(),
+        ],
+    )
+    assert isinstance(state, Diagnosing)
+    assert state.waiting == {Place(0, 1)}
+    assert state.facts.missing == ("tables of rank 0: torn",)
+
+
+def test_a_failed_join_still_leaves_the_tables() -> None:
+    state, _ = step(running(), events.Exited(0, 0))
+    state, _ = feed(state, [events.Collected(Place(0, 0)), events.Collected(Place(0, 1))])
+    state, _ = step(state, events.CallFailed("join", ClusterError("no")))
+    assert isinstance(state, Done)
+    assert state.facts.missing == ("figures of every rank: no",)
+
+
+def test_a_restarted_rank_is_attached_anew() -> None:
+    state, decided = step(running(), events.Announced(Place(0, 0), announcement(0, restart=1)))
+    assert decided == [events.Attach(Place(0, 0), announcement(0, restart=1))]
+    assert any("restarted" in what for what in state.facts.missing)
+
+
+def test_more_ranks_than_slots_share_actors() -> None:
+    assert ONE.slot(Place(0, 0)) == Slot(0, 0)
+    assert ONE.slot(Place(0, 3)) == Slot(0, 1)
+
+
+PLACES = st.sampled_from([Place(node, 0) for node in range(2)])
+ANY_EVENT = st.one_of(
+    st.builds(events.Ready, st.sampled_from([*TWO.agents, *TWO.slots])),
+    st.builds(events.Opened, st.sampled_from(sorted(TWO.slots)), st.sampled_from([None, "a"])),
+    st.builds(events.Attached, st.sampled_from(sorted(TWO.slots)), st.sampled_from([None, "b"])),
+    st.builds(events.Launched, st.integers(0, 1)),
+    st.builds(lambda place: events.Announced(place, announcement(place.node, 0)), PLACES),
+    st.builds(events.Exited, st.integers(0, 1), st.sampled_from([0, 1, 143])),
+    st.builds(events.Collected, PLACES),
+    st.just(events.Joined()),
+    st.builds(events.Summarised, PLACES),
+    st.builds(events.Lost, st.sampled_from([*TWO.agents, *TWO.slots]), st.just("killed")),
+    st.builds(events.NodeLost, st.integers(0, 1)),
+    st.builds(
+        events.CallFailed, st.sampled_from(["collect", "join", "attach"]), st.just(ClusterError("x")), PLACES
+    ),
+    st.builds(events.Stop, st.just("SIGINT")),
+    st.builds(events.Tick, st.floats(0, 100)),
+)
+ORDER = [Placing, Starting, Running, Draining, Aggregating, Diagnosing, Done, Failed]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(ANY_EVENT, max_size=40))
+def test_whatever_happens_a_run_never_goes_back_and_never_forgets(happened: list[events.Event]) -> None:
+    state, _ = begin(Facts(TWO), TWO.agents | TWO.slots)
+    for event in happened:
+        after, _ = step(state, event)
+        assert ORDER.index(type(after)) >= ORDER.index(type(state))
+        assert set(state.facts.missing) <= set(after.facts.missing)
+        assert state.facts.gone <= after.facts.gone
+        state = after
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(ANY_EVENT, max_size=25))
+def test_whatever_happened_a_stopped_run_ends_when_everybody_answers(happened: list[events.Event]) -> None:
+    state, decided = begin(Facts(TWO), TWO.agents | TWO.slots)
+    for event in happened:
+        state, more = step(state, event)
+        decided += more
+    state, _ = step(state, events.Stop("SIGINT"))
+    for now_s in (200.0, 300.0):  # nobody answers: the agents are given up
+        state, _ = step(state, events.Tick(now_s))
+    if isinstance(state, Running):
+        pytest.fail("still running after everybody was given up")
+    for place in (Place(0, 0), Place(1, 0)):
+        state, _ = step(state, events.Collected(place))
+    state, _ = step(state, events.Joined())
+    for place in (Place(0, 0), Place(1, 0)):
+        state, _ = step(state, events.Summarised(place))
+    assert isinstance(state, Done | Failed)
