@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from magneton_dist.config import Compare
+from magneton_dist.detect.conclusion import RunFacts, conclude
+from magneton_dist.energy.summary import RankSummary
+from magneton_dist.records.audit import Audit
+from magneton_dist.records.manifest import Manifest, RankRun
+from magneton_dist.records.schema import PARAMETERS
+
+from .conftest import PROFILE, summary
+from .test_values import digest
+
+SHADOW = {"origin": "join_shadow", "phase": "finished", "count": 114, "zero_bytes": 6_000_000}
+NOISE = [1.0, 1.01, 0.99, 1.005]
+
+
+def facts(variant: str, repeat: int, ranks: list[RankSummary], params=None, exit_code: int = 0) -> RunFacts:  # type: ignore[no-untyped-def]
+    manifest = Manifest(
+        "a", variant, repeat, "2026-01-01T00:00:00Z", 2, ["train"], exit_code, [RankRun(0, 0, "host")], {}, {}
+    )
+    return RunFacts(manifest, {s.rank: s for s in ranks}, {1: PARAMETERS.empty() if params is None else params})
+
+
+def join(scale: float) -> list[RankSummary]:
+    """10 against 48 batches of 0.1 s, tokens told."""
+    waiting = {"working/compute": 1.0 * scale, "finished/wait": 3.8 * scale}
+    return [
+        summary(0, waiting, SHADOW, steps=10, units=10_000.0),
+        summary(1, {"working/compute": 4.8 * scale}, steps=48, units=48_000.0),
+    ]
+
+
+def released(scale: float, batches: int = 48) -> list[RankSummary]:
+    left = {"working/compute": 1.0 * scale, "finished/released": (batches - 10) * 0.1 * scale}
+    return [
+        summary(0, left, steps=10, units=10_000.0),
+        summary(1, {"working/compute": batches * 0.1 * scale}, steps=batches, units=batches * 1000.0),
+    ]
+
+
+def audit(other, params=(None, None), missing_repeat: bool = False) -> Audit:  # type: ignore[no-untyped-def]
+    base = [facts("join", i, join(s), params[0]) for i, s in enumerate(NOISE)]
+    rest = [facts("early-exit", i, other(s), params[1]) for i, s in enumerate(reversed(NOISE))]
+    if missing_repeat:
+        del rest[1]
+    return conclude("a", "now", {"join": base, "early-exit": rest}, "join", Compare(time=0.05), PROFILE)
+
+
+def test_join_against_early_exit_is_waste_with_the_ratio_of_the_watts() -> None:
+    x = np.ones(20)
+    result = audit(released, (digest(x), digest(x)))
+    comparison = result.comparison
+    assert comparison is not None
+    assert comparison.verdict == "waste"
+    assert comparison.hungrier == "join"
+    # (5.8 * 138 + 3.8 * 74) / (5.8 * 138 + 3.8 * 124)
+    assert comparison.energy_ratio is not None
+    assert comparison.energy_ratio.mean == pytest.approx(1081.6 / 1271.6, rel=0.002)
+    assert result.findings[0].kind == "shadow-collective"
+    assert result.variants["early-exit"].values_agree is True
+    assert result.variants["join"].energy_per_unit_j is not None
+    assert result.variants["join"].energy_per_unit_j.mean == pytest.approx(1271.6 / 58_000, rel=0.01)
+    assert result.energy_kind == "modelled"
+
+
+def test_less_work_is_a_trade_off_however_little_it_burns() -> None:
+    result = audit(lambda s: released(s, batches=10))
+    assert result.comparison is not None
+    assert result.comparison.verdict == "trade-off"
+
+
+def test_other_values_are_a_trade_off() -> None:
+    x = np.ones(20)
+    result = audit(released, (digest(x), digest(x * 1.1)))
+    assert result.comparison is not None
+    assert result.comparison.verdict == "trade-off"
+    assert result.variants["early-exit"].values_agree is False
+
+
+def test_equal_variants_are_no_waste_and_have_no_finding() -> None:
+    base = [facts("a", i, released(s)) for i, s in enumerate(NOISE)]
+    rest = [facts("b", i, released(s)) for i, s in enumerate(NOISE[1:] + NOISE[:1])]
+    result = conclude("a", "now", {"a": base, "b": rest}, "a", Compare(time=0.05), PROFILE)
+    assert result.comparison is not None
+    assert result.comparison.verdict == "no difference"
+    assert result.findings == []
+
+
+def test_only_repeats_that_both_variants_have_are_paired() -> None:
+    result = audit(released, missing_repeat=True)
+    assert result.comparison is not None
+    assert result.comparison.energy_ratio is not None
+    # repeats 0, 2 and 3 of either side, not the first three: the geometric mean of their own ratios
+    base = [NOISE[i] * 1271.6 for i in (0, 2, 3)]
+    rest = [list(reversed(NOISE))[i] * 1081.6 for i in (0, 2, 3)]
+    expected = np.exp(np.mean(np.log(np.array(rest) / np.array(base))))
+    assert result.comparison.energy_ratio.mean == pytest.approx(expected)
+    assert result.variants["early-exit"].runs == 3
+
+
+def test_a_variant_without_runs_is_said() -> None:
+    base = [facts("a", 0, released(1.0))]
+    result = conclude("a", "now", {"a": base, "b": []}, "a", Compare(), PROFILE)
+    assert result.comparison is None
+    assert result.variants["b"].runs == 0
+    assert any("b: no run" in note for note in result.notes)

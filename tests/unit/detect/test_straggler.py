@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from magneton_dist.detect import straggler
+
+from .conftest import summary
+
+
+def late(culprit: int, count: int, seconds: float):  # type: ignore[no-untyped-def]
+    return {"culprit": culprit, "count": count, "exposed_wait_s": seconds, "wait_s": seconds}
+
+
+def run(own_of_2: int = 0):  # type: ignore[no-untyped-def]
+    """Ranks 0 and 1 wait for rank 2 in 40 calls each, for 1 s and 2 s; rank 2 waited in `own_of_2` calls."""
+    return [
+        summary(0, {"working/compute": 9.0, "working/wait": 1.0}, late(2, 40, 1.0)),
+        summary(1, {"working/compute": 8.0, "working/wait": 2.0}, late(2, 40, 2.0)),
+        summary(2, {"working/compute": 10.0}, *([late(0, own_of_2, 0.1)] if own_of_2 else [])),
+    ]
+
+
+def test_the_rank_that_keeps_coming_last_is_named(runs) -> None:  # type: ignore[no-untyped-def]
+    (finding,) = straggler.alone(runs(run(), run()))
+    assert finding.kind == "straggler-wait"
+    assert finding.ranks == [2]
+    assert finding.evidence["waiting_ranks"] == [0, 1]
+    assert finding.evidence["recurrence"] == pytest.approx(1.0)
+    assert finding.seconds == pytest.approx(3.0)
+    # 3 s of waiting at 124 W instead of idling with the context at 122 W
+    assert finding.joules is not None
+    assert finding.joules.mean == pytest.approx(3 * (124 - 122))
+    assert finding.where.stack == ["train.py:7 main"]
+
+
+def test_recurrence_counts_the_calls_in_which_somebody_else_was_last(runs) -> None:  # type: ignore[no-untyped-def]
+    (finding,) = straggler.alone(runs(run(own_of_2=20)))
+    assert finding.evidence["recurrence"] == pytest.approx(80 / 100)
+
+
+def test_nobody_is_blamed_when_being_last_goes_round(runs) -> None:  # type: ignore[no-untyped-def]
+    fair = [
+        summary(0, {"working/compute": 9.0, "working/wait": 1.0}, late(1, 20, 0.5), late(2, 20, 0.5)),
+        summary(1, {"working/compute": 9.0, "working/wait": 1.0}, late(0, 20, 0.5), late(2, 20, 0.5)),
+        summary(2, {"working/compute": 9.0, "working/wait": 1.0}, late(0, 20, 0.5), late(1, 20, 0.5)),
+    ]
+    assert straggler.alone(runs(fair)) == []
+
+
+def test_one_late_call_is_no_culprit(runs) -> None:  # type: ignore[no-untyped-def]
+    once = [
+        summary(0, {"working/compute": 9.0, "working/wait": 1.0}, late(1, 1, 1.0)),
+        summary(1, {"working/compute": 10.0}),
+    ]
+    assert straggler.alone(runs(once)) == []
+
+
+def test_little_waiting_stays_silent(runs) -> None:  # type: ignore[no-untyped-def]
+    little = [
+        summary(0, {"working/compute": 9.9, "working/wait": 0.1}, late(1, 40, 0.1)),
+        summary(1, {"working/compute": 10.0}),
+    ]
+    assert straggler.alone(runs(little)) == []
+
+
+def test_a_culprit_must_be_one_in_every_repeat(runs) -> None:  # type: ignore[no-untyped-def]
+    calm = [summary(rank, {"working/compute": 10.0}) for rank in range(3)]
+    assert straggler.alone(runs(run(), calm)) == []
