@@ -13,16 +13,17 @@ def operator_graph(ops: pl.DataFrame, values: pl.DataFrame) -> nx.MultiDiGraph:
 
     A node is an `op_id` with `name`, `phase`, `step`, `inputs`, `outputs`, `stack_id`, `start_ns` and
     `end_ns`. An edge has the `value_id` as key and that value's `storage`, `version`, `shape`, `dtype`,
-    `device`, `bytes`, `role` and `slot`. The producer is the first operator that wrote the value; one that
-    hands its input on unchanged (a detach) produces nothing. ``graph.graph["sources"]`` lists, in order of
-    first use, the values that no operator produced: parameters, inputs, states of an earlier step.
+    `device`, `bytes`, `role` and `slot`. The producer is the first operator to write the value, unless one has
+    read it before: a detach that hands its input on unchanged produces nothing. ``graph.graph["sources"]``
+    lists, in order of first use, the values without a producer: parameters, inputs, states of earlier steps.
     """
     graph = nx.MultiDiGraph()
     for op in ops.drop("arguments").iter_rows(named=True):
         graph.add_node(op["op_id"], **{name: value for name, value in op.items() if name != "op_id"})
     read = _uses(ops, "inputs").unique(maintain_order=True)
-    written = _uses(ops, "outputs").join(read, on=["op_id", "value_id"], how="anti", maintain_order="left")
-    producer = written.unique("value_id", keep="first", maintain_order=True).rename({"op_id": "producer"})
+    uses = pl.concat([read.with_columns(writes=False), _uses(ops, "outputs").with_columns(writes=True)])
+    first = uses.sort("op_id", "writes", maintain_order=True).unique("value_id", keep="first")
+    producer = first.filter("writes").select("value_id", producer="op_id")
     edges = read.join(producer, on="value_id", how="left", maintain_order="left").join(
         values.select(_EDGE), on="value_id", how="left", maintain_order="left"
     )

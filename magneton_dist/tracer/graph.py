@@ -40,6 +40,8 @@ from magneton_dist.tracer.values import Values
 MOST_OPERATORS = 500_000  # of one step; the rest is left out and said
 
 _PASSIVE = torch._C._disabled_torch_dispatch_impl
+# Tensors without data, on which torch tries an operator out: nothing to record, and not to be deferred to.
+_SYMBOLIC = ("FakeTensor", "FunctionalTensor")
 # torch wraps every mode in these, to keep dynamo out of it
 _WRAPPERS = (os.path.join("torch", "_compile.py"), os.path.join("torch", "_dynamo", "eval_frame.py"))
 
@@ -126,12 +128,12 @@ class GraphRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Record `func` and call it; a tensor subclass goes first, what it calls comes back here."""
-        for kind in types:
-            if kind.__torch_dispatch__ is not _PASSIVE:
-                return NotImplemented
+        subclasses = [kind for kind in types if kind.__torch_dispatch__ is not _PASSIVE]
+        if subclasses and all(kind.__name__ not in _SYMBOLIC for kind in subclasses):
+            return NotImplemented
         operator = None
         try:
-            operator = self._called(func, args, kwargs or {})
+            operator = None if subclasses else self._called(func, args, kwargs or {})
         except Exception as error:
             self._spool.fault("graph", error)
         if operator is None:
@@ -177,6 +179,8 @@ class GraphRecorder(TorchDispatchMode):
         return plain(argument)
 
     def _returned(self, operator: _Operator, result: Any) -> None:
+        if type(result).__name__ in _SYMBOLIC:
+            return
         if operator.written:
             self._values.write([tensor for tensor, _ in operator.written], operator.outputs)
         self._produce(operator, result)

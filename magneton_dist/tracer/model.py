@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,27 +31,31 @@ class Owned(NamedTuple):
 class Model:
     """The modules of the process that no other module holds, with prefixes of their names, and optimizers."""
 
-    def __init__(self, roots: list[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, roots: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
         self.roots = _with_prefixes(roots, optimizers)
         self.optimizers = optimizers
         modules = [module for root in roots for module in root.modules()]
         self.data_parallel = [module for module in modules if isinstance(module, DistributedDataParallel)]
 
     @classmethod
-    def of_this_process(cls) -> Model:
-        """Walk the objects of the process for it, about 0.1 µs each."""
+    def of_this_process(cls, optimizers: Sequence[torch.optim.Optimizer] = ()) -> Model:
+        """Walk the objects of the process for it, about 0.1 µs each; `optimizers`, if known, in this order."""
         kinds = _subclasses(torch.nn.Module)
         steppers = _subclasses(torch.optim.Optimizer)
         modules: list[torch.nn.Module] = []
-        optimizers: list[torch.optim.Optimizer] = []
+        found: list[torch.optim.Optimizer] = []
         for candidate in gc.get_objects():
             kind = type(candidate)  # not isinstance: the __class__ of a proxy is user code
             if kind in kinds:
                 modules.append(candidate)
             elif kind in steppers:
-                optimizers.append(candidate)
+                found.append(candidate)
         held = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
-        return cls([module for module in modules if id(module) not in held], optimizers)
+        # The collector keeps no order that would be the same in another run.
+        found.sort(key=lambda optimizer: (type(optimizer).__name__, -_size(numbered([optimizer]))))
+        return cls([module for module in modules if id(module) not in held], optimizers or found)
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Parameters of the modules by name, then the optimizers' others as ``group.index``."""
@@ -107,22 +111,32 @@ def _subclasses(base: type) -> set[type]:
     return found
 
 
+def _size(named: Iterable[tuple[str, torch.Tensor]]) -> int:
+    return sum(tensor.numel() for _, tensor in named if not is_lazy(tensor))
+
+
+def _holds_tensors(root: torch.nn.Module) -> bool:
+    return next(root.parameters(), None) is not None or next(root.buffers(), None) is not None
+
+
 def _with_prefixes(
-    roots: list[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    roots: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> list[tuple[str, torch.nn.Module]]:
-    """The one root that is trained needs no prefix; any other has the name of its class."""
+    """The root that is trained, if it is one, needs no prefix; any other has the name of its class."""
     trained = {id(parameter) for _, parameter in numbered(optimizers)}
     count = {id(root): sum(id(p) in trained for p in root.parameters()) for root in roots}
-    roots = sorted(roots, key=lambda root: -count[id(root)])
-    only = len([root for root in roots if count[id(root)]]) == 1
+    roots = sorted(
+        roots, key=lambda root: (-count[id(root)], type(root).__name__, -_size(root.named_parameters()))
+    )
+    models = [root for root in roots if count[id(root)]] or [root for root in roots if _holds_tensors(root)]
     seen: Counter[str] = Counter()
     prefixed = []
-    for position, root in enumerate(roots):
+    for root in roots:
         model = root.module if isinstance(root, (DistributedDataParallel, DataParallel)) else root
         kind = type(model).__name__
         seen[kind] += 1
         prefix = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
-        prefixed.append(("" if only and position == 0 else prefix, model))
+        prefixed.append(("" if models == [root] else prefix, model))
     return prefixed
 
 

@@ -30,7 +30,7 @@ def emit_parameters(spool: Spool, optimizers: Sequence[torch.optim.Optimizer]) -
     Reads every parameter back to the host: to be called when the job has ended, never during steps.
     """
     try:
-        names: dict[int, str] = {id(p): name for name, p in Model.of_this_process().parameters()}
+        names: dict[int, str] = {id(p): name for name, p in Model.of_this_process(optimizers).parameters()}
         seen = set()
         for fallback, parameter in numbered(optimizers):
             if id(parameter) in seen:
