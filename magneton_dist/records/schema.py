@@ -173,7 +173,11 @@ PARAMETERS = Table("parameters", "digest of one parameter at the end of the run"
 })
 
 MARKS = Table("marks", "one moment in the life of a rank", {
-    "name": Column(STR, "", "python_start, process_group, join_enter, join_exit, join_done, exit, stopped, ..."),
+    "name": Column(
+        STR, "",
+        "python_start, process_group, join_enter, join_exit, join_done, exit, stopped, ...; kernels: a captured "
+        "window ends, detail {start_ns, activities: how many began in it}",
+    ),
     "t_ns": Column(I64, "ns", "when"),
     "detail": Column(STR, "", "JSON"),
 })

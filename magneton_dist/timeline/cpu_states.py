@@ -6,8 +6,9 @@ flight it is compute and the rest idle; with a collective in flight it is overla
 last peer has arrived, then transfer. A finished rank with only its protocol's collectives in flight computes
 nothing useful, however busily it spins: wait and transfer.
 
-Every issue, completion and step edge is a stamp, and nothing else is. A piece with one of them inside has lost
-that stamp, and is unresolved, as are pieces whose counters jump and the spans of lost calls and steps.
+Every issue, completion and step edge is a stamp, and besides them only marks are. A piece with one of them
+inside has lost that stamp, and is unresolved, as are pieces whose counters jump and the spans of lost calls
+and steps.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from magneton_dist.timeline.window import Window
 
 # A counter may be read this long after its stamp's time, a delay booked this long after it was waited.
 LATE_BOOKING_NS = 250_000_000
+# A mark may be written this long before or after a stamp of the same moment.
+MARK_SLACK_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def cpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Win
     pieces = wanted(tables["stamps"])
     issues, ends, marks = collectives["issue_ns"], collectives["end_ns"].drop_nulls(), tables["marks"]["t_ns"]
     edges = pl.concat([issues, ends, steps["start_ns"], steps["end_ns"]]).to_numpy()
-    tail = _lost_tail(pieces.t, issues.to_numpy(), np.append(edges, marks.to_numpy()), window)
+    tail = _lost_tail(pieces.t, issues.to_numpy(), edges, marks.to_numpy(), window)
     gone = np.concatenate([lost(tables, window), tail])
     closed = pieces.sound & ~_unstamped(pieces, edges)
     finished = window.end_ns if window.finished_ns is None else window.finished_ns
@@ -106,13 +109,15 @@ def cpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Win
     return Segments(cuts, activity.astype(np.int8))
 
 
-def _lost_tail(stamps: Ints, issues: Ints, events: Ints, window: Window) -> Ints:
-    """From the first stamp after the last known call that belongs to no event: it was a call's, now lost."""
+def _lost_tail(stamps: Ints, issues: Ints, edges: Ints, marks: Ints, window: Window) -> Ints:
+    """From the first stamp after the last known call that is no edge or mark: it was a call's, now lost."""
     if not len(issues):
         return np.empty((0, 2), np.int64)
-    late = stamps[stamps > issues.max()]
-    stray = late[~np.isin(late, events[events > issues.max()])]
-    return intervals(stray[:1], np.full(len(stray[:1]), window.end_ns))
+    last = issues.max()
+    stray = stamps[stamps > last]
+    stray = stray[~np.isin(stray, edges[edges > last])]
+    stray = stray[cover(intervals(marks - MARK_SLACK_NS, marks + MARK_SLACK_NS), stray) == 0][:1]
+    return intervals(stray, np.full(len(stray), window.end_ns))
 
 
 def _unstamped(pieces: Wanted, edges: Ints) -> Bools:

@@ -307,6 +307,16 @@ def test_last_call_lost_with_its_stamps_left(rank: Any, run: Any, rows: Any) -> 
     ]
 
 
+def test_stamp_at_a_mark_is_no_lost_call(rank: Any, run: Any, rows: Any) -> None:
+    a, b = rank(0), rank(1)
+    for r in (a, b):
+        r.call(0, 5)
+        for t in (0, 5, 10):
+            r.stamp(t, cpu=0)
+        r.mark("exit", 10.5)
+    assert rows(run([a, b]).states(0, window(0, 10)).states)[1:] == [(5, 10, "working", "idle")]
+
+
 def test_call_whose_end_was_never_seen(rank: Any, run: Any, rows: Any) -> None:
     # Nobody waited for the first: it ended somewhere before the next one of its group did.
     a, b = rank(0), rank(1)
