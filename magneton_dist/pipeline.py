@@ -20,7 +20,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
-from magneton_dist.records.schema import POWER, TABLES
+from magneton_dist.records.schema import COUNTERS, POWER, TABLES
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder, write_rank
 from magneton_dist.timeline.arrivals import Joined, join_arrivals, own_arrivals
 from magneton_dist.timeline.clocks import RankClock
@@ -62,11 +62,11 @@ def open_sampler(meter_spec: str, device: str, period_s: float) -> tuple[Sampler
 
 def collect(request: CollectRequest) -> Collected:
     """Turn one rank's spool and readings into tables on disk."""
-    tables = assemble(request.segments)
-    if request.power is not None:
-        tables["power"] = request.power
-    if request.counters is not None:
-        tables["counters"] = request.counters
+    tables = {
+        **assemble(request.segments),
+        "power": POWER.empty() if request.power is None else request.power,
+        "counters": COUNTERS.empty() if request.counters is None else request.counters,
+    }
     write_rank(request.run, request.rank, tables)
     missing = []
     arrivals = None

@@ -1,0 +1,146 @@
+"""Two ranks drawn by hand, from spool to audit.
+
+    seconds   0      10          20    25    30
+    rank 0    |warmup|  compute   |wait |trans|
+    rank 1    |warmup|    compute       |trans|
+
+One all-reduce; rank 1 arrives last, at 25 s; both leave at 30 s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from magneton_dist import audits, pipeline
+from magneton_dist.cluster.analysis import CollectRequest
+from magneton_dist.config import Compare
+from magneton_dist.energy.attribution import PowerIntegral
+from magneton_dist.errors import RecordError
+from magneton_dist.meters import load_profile
+from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
+from magneton_dist.records.store import rank_folder, write_manifest
+from magneton_dist.tracer.rows import FIELDS
+
+S = 1_000_000_000
+METER = MeterUsed("modelled:h200", "modelled", "modelled: H200", "cpu")
+
+
+def row(kind: str, /, **fields: object) -> str:
+    return json.dumps([kind, *(fields.get(name) for name in FIELDS[kind])])
+
+
+def spool(folder: Path, issue_s: int) -> Path:
+    """One rank that computes until `issue_s`, then blocks in the all-reduce until 30 s."""
+    folder.mkdir(parents=True)
+    clock = [(0, 0), (10, 10), (issue_s, issue_s), (30, issue_s)]
+    lines = [row("stamp", t_ns=t * S, cpu_ns=c * S, delay_ns=0) for t, c in clock]
+    lines += [
+        row("step", step=0, start_ns=0, end_ns=10 * S, kind="warm-up", units=100, unit="tokens"),
+        row("step", step=1, start_ns=10 * S, end_ns=30 * S, kind="measured", units=100, unit="tokens"),
+        row("collective", call_id=0, group="0", group_size=2, group_rank=0 if issue_s == 20 else 1, seq=1,
+            op="allreduce_", origin="ddp", bytes=400, dtype="float32", zero_payload=False, step=1,
+            issue_ns=issue_s * S, start_ns=issue_s * S, end_ns=30 * S, stack_id=0),
+        row("stack", stack_id=0, frames=[["train.py", 7, "main"]]),
+        row("mark", name="exit", t_ns=31 * S, detail=None),
+    ]  # fmt: skip
+    (folder / "000000.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A recorded run of both ranks, as the cluster leaves it."""
+    folder = tmp_path / "audit" / "join" / "0"
+    collected = []
+    for rank, issue_s in enumerate((20, 25)):
+        request = CollectRequest(folder, rank, spool(tmp_path / f"spool{rank}", issue_s), None, None, "cpu")
+        collected.append(pipeline.collect(request))
+    ranks = [RankRun(rank, rank, "node", device="cpu", exit_code=0, meter=METER) for rank in (0, 1)]
+    manifest = Manifest("audit", "join", 0, "2026-01-01T00:00:00Z", 2, ["train"], 0, ranks, {"node": Clock()}, {})
+    write_manifest(folder, manifest)
+    settings = audits.Settings(
+        name="audit", started=manifest.started, baseline="join", compare=Compare(), profile=load_profile("h200")
+    )
+    settings.write(folder.parent.parent)
+    assert [c.missing for c in collected] == [[], []]
+    return folder
+
+
+def test_states_and_joules_are_those_of_the_drawing(run: Path) -> None:
+    outcome = audits.audit(run.parent.parent)
+    ranks = outcome.audit.variants["join"].ranks
+    seconds = [{key: round(share.s, 6) for key, share in rank.states.items()} for rank in ranks]
+    assert seconds == [
+        {"working/compute": 10.0, "working/transfer": 5.0, "working/wait": 5.0},
+        {"working/compute": 15.0, "working/transfer": 5.0},
+    ]
+    assert ranks[0].energy_j == pytest.approx(10 * 138 + 5 * 124 + 5 * 126)
+    assert ranks[1].energy_j == pytest.approx(15 * 138 + 5 * 126)
+    variant = outcome.audit.variants["join"]
+    assert variant.energy_per_unit_j is not None
+    assert variant.energy_per_unit_j.mean == pytest.approx((2630 + 2700) / 200)
+    assert variant.unit == "tokens"
+    assert outcome.audit.energy_kind == "modelled"
+
+
+def test_the_power_table_integrates_to_the_states_joules(run: Path) -> None:
+    joined = pipeline.analyse(pipeline.RunRecord(run)).joined
+    for rank in (0, 1):
+        folder = rank_folder(run, rank)
+        summary = pipeline.summarise(folder, RankRun(rank, rank, "node", meter=METER), joined)
+        power = pl.read_parquet(folder / "power.parquet")
+        by_hand = sum(w * n for w, n in power.select("watts", "window_ns").iter_rows()) / 1e9
+        window = joined.windows[rank]
+        assert (window.start_ns, window.end_ns) == (10 * S, 30 * S)
+        ends = pl.Series([10 * S]).to_numpy(), pl.Series([30 * S]).to_numpy()
+        assert by_hand == pytest.approx(PowerIntegral(power).joules(*ends)[0])
+        assert sum(s.j or 0.0 for s in summary.states.values()) == pytest.approx(by_hand)
+
+
+def test_waiting_watts_come_from_the_profile_given(run: Path) -> None:
+    profile = load_profile("h200")
+    idle = profile.watts["wait"].model_copy(update={"nominal": 74.0, "low": 74.0, "high": 74.0})
+    cheap = profile.model_copy(update={"watts": {**profile.watts, "wait": idle}})
+    outcome = audits.audit(run.parent.parent, cheap)
+    assert outcome.audit.variants["join"].ranks[0].energy_j == pytest.approx(10 * 138 + 5 * 74 + 5 * 126)
+
+
+def test_bands_tell_the_same_run_over_time(run: Path) -> None:
+    bands = audits.bands(run)
+    assert (bands.start_ns, bands.end_ns) == (10 * S, 30 * S)
+    assert bands.ranks[0].states["activity"].to_list() == ["compute", "wait", "transfer"]
+
+
+def test_a_rank_without_anything_is_named_and_the_other_kept(run: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "nothing"
+    empty.mkdir()
+    collected = pipeline.collect(CollectRequest(tmp_path / "other", 3, empty, None, None, "cpu"))
+    assert collected.arrivals is None
+    assert collected.missing == ["rank 3: nothing was recorded"]
+    for file in rank_folder(run, 1).iterdir():
+        file.unlink()
+    rank_folder(run, 1).rmdir()
+    outcome = audits.audit(run.parent.parent)
+    assert outcome.audit.missing == ["rank 1: no record"]
+    # whom rank 0 waited for cannot be known: its time in the collective stays unresolved
+    states = outcome.audit.variants["join"].ranks[0].states
+    assert states["working/compute"].s == pytest.approx(10.0)
+    assert states["working/unresolved"].s == pytest.approx(10.0)
+
+
+def test_one_run_is_no_audit_and_an_audit_no_run(run: Path) -> None:
+    with pytest.raises(RecordError, match="is one run"):
+        audits.audit(run)
+    with pytest.raises(RecordError, match="is an audit"):
+        audits.bands(run.parent.parent)
+
+
+def test_settings_hold_no_environment(run: Path) -> None:
+    text = (run.parent.parent / "settings.json").read_text()
+    assert os.environ.get("PATH", "/bin") not in text
+    assert sorted(json.loads(text)) == ["baseline", "compare", "name", "profile", "started"]
