@@ -105,7 +105,10 @@ def assemble(segments: Path) -> dict[str, pl.DataFrame]:
             held = 0
     _flush(batch, parts)
     parts["faults"].append(_faults(left_out))
-    return {name: _in_order(name, pl.concat(frames)) for name, frames in parts.items()}
+    tables = {name: _in_order(name, pl.concat(frames)) for name, frames in parts.items()}
+    tables["steps"] = _without_void_steps(tables["steps"], tables["marks"])
+    tables["collective_sums"] = _summed(tables["collective_sums"])
+    return tables
 
 
 def _segment_files(segments: Path) -> list[Path]:
@@ -183,6 +186,18 @@ def _faults(left_out: LeftOut) -> pl.DataFrame:
         ("spool", f"{segment}: {count} row(s) left out: {why}") for (segment, why), count in left_out.items()
     ]
     return pl.DataFrame(rows, schema=TABLES["faults"].schema, orient="row")
+
+
+def _without_void_steps(steps: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """Once the job says itself where its steps end, what the tracer took for steps before is void."""
+    said_ns = marks.filter(pl.col("name") == "steps_by_call")["t_ns"].min()
+    return steps if said_ns is None else steps.filter(pl.col("end_ns") > said_ns)
+
+
+def _summed(sums: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a key are differences since the one before."""
+    key = ["group", "op", "origin", "stack_id"]
+    return sums.group_by(key, maintain_order=True).agg(pl.exclude(key).sum()).select(sums.columns)
 
 
 def _in_order(name: str, frame: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,6 @@ import itertools
 import sys
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 import torch
@@ -29,12 +28,12 @@ _COLUMN = {name: index for index, name in enumerate(FIELDS["collective"], start=
 _CALL, _SEQ, _ORIGIN, _ZERO = (_COLUMN[name] for name in ("call_id", "seq", "origin", "zero_payload"))
 _ISSUE, _START, _END = (_COLUMN[name] for name in ("issue_ns", "start_ns", "end_ns"))
 
-# operator -> index of the argument with what this rank contributes; None without a payload
-_PAYLOAD: dict[str, int | None] = {
+# operator -> index of the argument with what this rank contributes
+_PAYLOAD = {
     "allreduce_": 0, "allreduce_coalesced_": 0, "broadcast_": 0, "reduce_": 0,
     "allgather_": 1, "_allgather_base_": 1, "allgather_coalesced_": 1, "allgather_into_tensor_coalesced_": 1,
     "reduce_scatter_": 1, "_reduce_scatter_base_": 1, "reduce_scatter_tensor_coalesced_": 1,
-    "gather_": 1, "scatter_": 0, "alltoall_": 1, "alltoall_base_": 1, "barrier": None,
+    "gather_": 1, "scatter_": 0, "alltoall_": 1, "alltoall_base_": 1, "barrier": 0,
     "send": 0, "recv_": 0, "recv_any_source_": 0,
 }  # fmt: skip
 _REDUCING = frozenset({
@@ -43,13 +42,15 @@ _REDUCING = frozenset({
 })  # fmt: skip
 _POINT_TO_POINT = frozenset({"send", "recv_", "recv_any_source_"})
 _ROOTS = ("root_rank", "dst", "src")
-_LOOKED_AT = ("cpu", "cuda")  # other devices only stand for tensors while something is being compiled
+
+_graph_task = torch._C._current_graph_task_id
 
 _QUIESCE_S = 0.5
 # After its callback ran, a future drops the Python function, on its own thread, with the interpreter held.
 _CALLBACK_DEATH_S = 0.01
 
 Row = list[Any]
+_Call = tuple[Row, "_Group", "DeviceCall | None"]
 
 
 class _Group:
@@ -75,24 +76,23 @@ class _Group:
         return number
 
 
+class _DtypeNames(dict[torch.dtype, str]):
+    def __missing__(self, dtype: torch.dtype) -> str:
+        name = self[dtype] = str(dtype).rpartition(".")[2]
+        return name
+
+
 class _Operator(NamedTuple):
     """Where a c10d operator keeps its arguments."""
 
     name: str
     group_at: int
     async_at: int
-    payload_at: int | None
+    payload_at: int
     root_at: int | None
+    empty: bool  # its tensor only says which device
     reducing: bool
     point_to_point: bool
-
-
-class _Call(NamedTuple):
-    """A call on its way."""
-
-    row: Row
-    group: _Group
-    on_device: DeviceCall | None
 
 
 class Collectives:
@@ -104,8 +104,9 @@ class Collectives:
         self._stacks = stacks
         self._steps = steps
         self._devices: DeviceTimes | None = None
-        self._groups: dict[int, tuple[Any, _Group]] = {}  # by id; the weak reference says whose id it is
-        self._names: dict[str, int] = {}
+        self._groups: dict[int, _Group] = {}  # by the id of the Python object
+        self._by_name: dict[str, _Group] = {}
+        self._uses: dict[str, int] = {}
         self._call_ids = itertools.count()
         self._in_flight: dict[int, Row] = {}
         self._reported: set[int] = set()  # calls that have a row without an end
@@ -113,7 +114,7 @@ class Collectives:
         self._called_back = False
         self._without_future: set[str] = set()
         self._waited: dict[int, tuple[Any, Row]] = {}  # by id: the work, or a weak reference, and its row
-        self._dtypes: dict[torch.dtype, str] = {}
+        self._dtypes = _DtypeNames()
         self._library: torch.library.Library | None = None
         spool.before_flush.append(self._report_in_flight)
 
@@ -141,10 +142,16 @@ class Collectives:
         A name that was used before gets a suffix, so that (group, seq) stays unique in a run.
         """
         name = str(group.group_name)
-        used = self._names[name] = self._names.get(name, 0) + 1
+        used = self._uses[name] = self._uses.get(name, 0) + 1
         known = _Group(group, name if used == 1 else f"{name}~{used}")
-        self._groups[id(group)] = (weakref.ref(group), known)
+        self._know(group, known)
         return known.name
+
+    def _know(self, group: Any, known: _Group) -> None:
+        self._by_name[str(group.group_name)] = known
+        self._groups[id(group)] = known
+        # Never held: a group ends when the job drops it. Its id may then become another's.
+        weakref.finalize(group, self._groups.pop, id(group), None).atexit = False
 
     def quiesce(self) -> None:
         """Wait until no future holds a callback of ours: one left at the end aborts the process."""
@@ -166,44 +173,46 @@ class Collectives:
             arguments.index("async_op") if "async_op" in arguments else len(arguments),
             _PAYLOAD[name],
             next((arguments.index(root) for root in _ROOTS if root in arguments), None),
+            name == "barrier",
             name in _REDUCING,
             name in _POINT_TO_POINT,
         )
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        redispatch = overload.redispatch
+        redispatch = overload._handle.redispatch_boxed
         spool, issued, returned = self._spool, self._issued, self._returned
 
         def kernel(keyset: Any, *args: Any) -> Any:
             call = issued(operator, args) if spool.live else None
             out = redispatch(keyset & after, *args)
             if call is not None:
-                returned(operator, args, call, out)
+                returned(operator, args, *call, out)
             return out
 
         return kernel
 
     def _issued(self, operator: _Operator, args: Any) -> _Call | None:
         try:
-            group = self._group(args[operator.group_at])
-            carried = payload.tensors(args[operator.payload_at or 0])
-            device = carried[0].device.type if carried else "cpu"
-            if device not in _LOOKED_AT:
-                return None
-            if operator.payload_at is None:
+            process_group = dist.ProcessGroup.unbox(args[operator.group_at])
+            group = self._groups.get(id(process_group)) or self._group(process_group)
+            carried = payload.tensors(args[operator.payload_at])
+            on_cpu = not carried or carried[0].is_cpu
+            if not on_cpu and not carried[0].is_cuda:
+                return None  # stands for a tensor while something is being compiled
+            if operator.empty:
                 carried = []
             caller = sys._getframe(1).f_back  # of the kernel; None on a thread of the autograd engine
             stack = self._stacks.of(caller)
-            source = origin.said() or stack.origin(torch._C._current_graph_task_id() != -1)
+            source = origin.said() or stack.origin(_graph_task() != -1)
             call_id = next(self._call_ids)
             row: Row = [
                 "collective", call_id, group.name, group.size, group.rank, None, operator.name,
-                source, sum([tensor.nbytes for tensor in carried]), self._dtype(carried),
-                payload.is_zero(carried) if operator.reducing and device == "cpu" else None,
+                source, sum([tensor.nbytes for tensor in carried]), self._dtypes[carried[0].dtype] if carried else None,
+                payload.is_zero(carried) if operator.reducing and on_cpu else None,
                 None if operator.root_at is None else args[operator.root_at],
                 self._steps.step, None, None, None, stack.stack_id,
             ]  # fmt: skip
             on_device = None
-            if device == "cuda":
+            if not on_cpu:
                 on_device = self._on_device().issued(
                     row, carried if operator.reducing else [], shadow=source.startswith("join_")
                 )
@@ -211,27 +220,16 @@ class Collectives:
                     return None
             row[_ISSUE] = row[_START] = self._stamps.stamp()
             self._in_flight[call_id] = row
-            return _Call(row, group, on_device)
+            return row, group, on_device
         except Exception as error:
             self._spool.fault("collectives issue", error)
             return None
 
-    def _group(self, boxed: Any) -> _Group:
-        group = dist.ProcessGroup.unbox(boxed)
-        entry = self._groups.get(id(group))
-        if entry is None or entry[0]() is not group:  # made by other means than c10d's own helper
-            self.add_group(group)
-            entry = self._groups[id(group)]
-        return entry[1]
-
-    def _dtype(self, carried: Sequence[torch.Tensor]) -> str | None:
-        if not carried:
-            return None
-        dtype = carried[0].dtype
-        text = self._dtypes.get(dtype)
-        if text is None:
-            text = self._dtypes[dtype] = str(dtype).rpartition(".")[2]
-        return text
+    def _group(self, group: Any) -> _Group:
+        """Python has a new object for a group it knew, or other means than c10d's own made the group."""
+        known = self._by_name.get(str(group.group_name)) or _Group(group, str(group.group_name))
+        self._know(group, known)
+        return known
 
     def _on_device(self) -> DeviceTimes:
         if self._devices is None:
@@ -241,45 +239,46 @@ class Collectives:
 
     # --- completion ---
 
-    def _returned(self, operator: _Operator, args: Any, call: _Call, out: Any) -> None:
+    def _returned(
+        self, operator: _Operator, args: Any, row: Row, group: _Group, on_device: DeviceCall | None, out: Any
+    ) -> None:
         """Note the sequence number and arrange to hear of the end."""
-        row = call.row
         try:
             if not operator.point_to_point:
-                row[_SEQ] = call.group.next_seq(args[operator.group_at])
+                row[_SEQ] = group.next_seq(args[operator.group_at])
             work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
-            if call.on_device is not None and not asynchronous:
-                self._on_device().ordered(call.on_device)  # it ran in the current stream
-            elif (asynchronous or call.on_device is not None) and operator.name not in self._without_future:
-                self._follow_future(operator, work, call)
+            if on_device is not None and not asynchronous:
+                self._on_device().ordered(on_device)  # it ran in the current stream
+            elif asynchronous and operator.name not in self._without_future:
+                self._follow_future(operator, work, row, on_device)
             else:
                 self._waited[id(work)] = (work, row)
         except Exception as error:
             self._spool.fault("collectives completion", error)
 
-    def _follow_future(self, operator: _Operator, work: Any, call: _Call) -> None:
+    def _follow_future(self, operator: _Operator, work: Any, row: Row, on_device: DeviceCall | None) -> None:
         try:
             future = work.get_future()
         except RuntimeError:  # gloo has none for reduce-scatter, send, recv
             self._without_future.add(operator.name)
-            self._waited[id(work)] = (work, call.row)
+            self._waited[id(work)] = (work, row)
             return
         self._called_back = True
-        self._callbacks.add(call.row[_CALL])
-        future.add_done_callback(functools.partial(self._future_done, call))
+        self._callbacks.add(row[_CALL])
+        future.add_done_callback(functools.partial(self._future_done, row, on_device))
 
-    def _future_done(self, call: _Call, future: Any) -> None:
+    def _future_done(self, row: Row, on_device: DeviceCall | None, future: Any) -> None:
         """Runs on the backend's thread, or at once in a stream that is ordered after the collective."""
         try:
-            if call.on_device is not None and self._devices is not None:
-                self._devices.ordered(call.on_device)
+            if on_device is None:
+                self._ended(row)
             else:
-                self._ended(call.row)
+                self._on_device().ordered(on_device)
         except Exception as error:
             self._spool.fault("collectives callback", error)
         finally:
-            self._callbacks.discard(call.row[_CALL])
+            self._callbacks.discard(row[_CALL])
 
     def _follow_waits(self) -> None:
         """The end of works without a future, and of synchronous calls, is when their `wait` returns."""
@@ -309,7 +308,7 @@ class Collectives:
     def _write(self, row: Row) -> None:
         self._in_flight.pop(row[_CALL], None)
         self._reported.discard(row[_CALL])
-        self._spool.put(*row)
+        self._spool.append(row)
 
     def _report_in_flight(self) -> None:
         """Before a segment closes: calls in flight get a row without an end, once."""

@@ -15,7 +15,8 @@ from magneton_dist.tracer.stacks import Stacks
 
 def follow(spool: Spool, stacks: Stacks) -> None:
     """Put marks at the edges of every `Join`: the methods are wrapped, whatever a script calls the class."""
-    enter, leave = join.Join.__enter__, join.Join.__exit__
+    enter: Any = join.Join.__enter__
+    leave: Any = join.Join.__exit__
 
     def mark(name: str, stack_id: int | None) -> None:
         spool.put("mark", name, time.monotonic_ns(), json.dumps({"stack_id": stack_id}))

@@ -6,12 +6,14 @@ makes no difference under which name or through which helper a script uses them.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 Frame = tuple[str, int, str]  # file, line, function
 
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _JOIN = "/torch/distributed/algorithms/join.py"
 _DDP = "/torch/nn/parallel/distributed.py"
 _FSDP = "/torch/distributed/fsdp/"
@@ -21,13 +23,18 @@ _MODULE_CALL = "/torch/nn/modules/module.py"
 _JOIN_CONTROL = ("_get_num_nonjoined_procs", "_notify_procs_to_terminate", "notify_join_context")
 _DDP_JOIN_CONTROL = "_check_global_requires_backward_grad_sync"
 
-_said = threading.local()
+
+class _Said(threading.local):
+    name: str | None = None
+
+
+_said = _Said()
 
 
 @contextmanager
 def label(name: str) -> Iterator[None]:
     """Collectives issued inside (by this thread) have origin `name`. Nothing happens in the dark."""
-    before = said()
+    before = _said.name
     _said.name = name
     try:
         yield
@@ -37,7 +44,7 @@ def label(name: str) -> Iterator[None]:
 
 def said() -> str | None:
     """The label this thread is in, if any."""
-    return getattr(_said, "name", None)
+    return _said.name
 
 
 def classify(frames: Sequence[Frame], in_backward: bool) -> str:
@@ -51,6 +58,8 @@ def classify(frames: Sequence[Frame], in_backward: bool) -> str:
     if join is not None:
         return join
     for file, _, function in frames:
+        if file.startswith(_OURS):  # `sync` in between, on behalf of whoever called
+            continue
         if _FSDP in file:
             return "fsdp"
         if file.endswith(_DDP):

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-_HEAD = 64  # bytes looked at first
-_ZERO_BYTES = b"\x00\x80"  # +0.0 and -0.0 of every float type are made of these
+# +0.0 and -0.0 of every float type, and the integer 0, have none but these bits.
+_NOT_ZERO = ~0x8080808080808080
+_WORD = ctypes.c_uint64
+_WORD_BYTES = 8
 _SAMPLES = 4096
 
 
@@ -16,24 +18,29 @@ def tensors(argument: object) -> list[torch.Tensor]:
     """The tensors in an operator's argument: a tensor, a list, or a list of lists."""
     if isinstance(argument, torch.Tensor):
         return [argument]
-    if isinstance(argument, (list, tuple)):
-        return [tensor for item in argument for tensor in tensors(item)]
-    return []
+    if not isinstance(argument, list):
+        return []
+    if argument and isinstance(argument[0], list):
+        return [tensor for inner in argument for tensor in inner]
+    return argument
 
 
 def is_zero(payload: Sequence[torch.Tensor]) -> bool:
     """All elements of these CPU tensors are zero.
 
-    A gradient is told from zeros by its first bytes (under 1 µs); only what starts with zeros is sampled, and
-    only what is zero at all samples is read whole.
+    A gradient is told from zeros by a word of its memory (under 1 µs); what looks like zeros at its start,
+    middle and end is sampled, and only what is zero at all samples is read whole.
     """
-    return all(_starts_with_zeros(tensor) and _all_zero(tensor) for tensor in payload)
-
-
-def _starts_with_zeros(tensor: torch.Tensor) -> bool:
-    size = min(tensor.nbytes, _HEAD if tensor.is_contiguous() else tensor.element_size())
-    # An element that is zero has none but these bytes; any other byte settles the matter.
-    return not ctypes.string_at(tensor.data_ptr(), size).translate(None, _ZERO_BYTES)
+    for tensor in payload:
+        size = tensor.nbytes
+        if size >= _WORD_BYTES and tensor.is_contiguous():
+            start, last = tensor.data_ptr(), size - _WORD_BYTES
+            for offset in (0, last // 16 * 8, last // 8 * 8):
+                if _WORD.from_address(start + offset).value & _NOT_ZERO:
+                    return False
+        if not _all_zero(tensor):
+            return False
+    return True
 
 
 def _all_zero(tensor: torch.Tensor) -> bool:

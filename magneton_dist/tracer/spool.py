@@ -14,8 +14,6 @@ from typing import Callable
 
 from magneton_dist.tracer.thinning import Thinning
 
-Row = tuple[object, ...]
-
 PERIOD_S = 0.5
 _BATCH = 256  # rows encoded at once: the encoder holds the interpreter meanwhile
 _NESTED = frozenset({"op", "value", "stack", "parameter"})  # kinds with a list among their fields
@@ -36,8 +34,9 @@ class Spool:
         self.before_flush: list[Callable[[], None]] = []
         self._folder = folder
         self._thinning = Thinning(max_bytes)
-        self._rows: list[Row] = []
-        self._append = self._rows.append
+        self._rows: list[Sequence[object]] = []
+        # The short way for hot paths: a whole row, kind first, that nobody changes any more.
+        self.append = self._rows.append
         self._faults: set[str] = set()
         self._segment = 0
         self._writing = threading.RLock()
@@ -48,7 +47,7 @@ class Spool:
     def put(self, *row: object) -> None:
         """Append a row, kind first. From any thread, about 0.1 µs; never blocks, never raises."""
         if self.live:
-            self._append(row)
+            self.append(row)
 
     def fault(self, where: str, error: BaseException | str) -> None:
         """Say, once per `where`, what the tracer could not do or left out."""
@@ -88,7 +87,7 @@ class Spool:
         while not self._closed.wait(PERIOD_S):
             self.flush()
 
-    def _write(self, rows: Sequence[Row]) -> None:
+    def _write(self, rows: Sequence[Sequence[object]]) -> None:
         rows = self._thinning.keep(rows)
         if not rows:
             return
@@ -106,7 +105,7 @@ class Spool:
             )
 
 
-def _lines(rows: Sequence[Row]) -> str:
+def _lines(rows: Sequence[Sequence[object]]) -> str:
     """JSON lines; flat rows are encoded many at a time, which is three times as fast."""
     lines = [_encode(row) for row in rows if row[0] in _NESTED]
     flat = [row for row in rows if row[0] not in _NESTED]

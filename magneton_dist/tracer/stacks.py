@@ -58,7 +58,9 @@ class Stacks:
         place: list[int] = []
         add = place.append
         here = frame
-        while here is not None and len(place) < 2 * _DEEPEST:
+        for _ in range(_DEEPEST):
+            if here is None:
+                break
             add(id(here.f_code))
             add(here.f_lasti)
             here = here.f_back

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from magneton_dist.tracer.rows import FIELDS
-
-Row = tuple[object, ...]
 
 _COLUMN = {name: index for index, name in enumerate(FIELDS["collective"], start=1)}
 _ID, _GROUP, _OP, _ORIGIN = (_COLUMN[name] for name in ("call_id", "group", "op", "origin"))
@@ -35,7 +33,7 @@ class Thinning:
         self._stride = 0  # 0: below the cap
         self._stamps = 0
         self._kept_in_flight: set[object] = set()
-        self._sums: dict[Row, list[int]] = {}
+        self._sums: dict[tuple[object, ...], list[int]] = {}
         self._capped_s = self._summed_s = 0.0
 
     def written(self, size: int) -> bool:
@@ -51,7 +49,7 @@ class Thinning:
             self._next_double += _DOUBLE_EVERY * self._max_bytes
         return reached
 
-    def keep(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def keep(self, rows: Sequence[Sequence[object]]) -> Sequence[Sequence[object]]:
         """The rows to write out of `rows`, with sums and a fault row when their time has come."""
         if self._stride == 0:
             for row in rows:
@@ -59,11 +57,11 @@ class Thinning:
                     in_flight = self._kept_in_flight
                     (in_flight.add if row[_END] is None else in_flight.discard)(row[_ID])
             return rows
-        kept = [row for row in rows if self._keeps(row)]
+        kept: list[Sequence[object]] = [row for row in rows if self._keeps(row)]
         kept.extend(self._due_sums())
         return kept
 
-    def _keeps(self, row: Row) -> bool:
+    def _keeps(self, row: Sequence[object]) -> bool:
         kind = row[0]
         if kind == "stamp":
             self._stamps += 1
@@ -82,19 +80,19 @@ class Thinning:
         self._add(row)
         return False
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: Sequence[object]) -> None:
         sums = self._sums.setdefault((row[_GROUP], row[_OP], row[_ORIGIN], row[_STACK]), [0, 0, 0])
         size, issue, end = row[_BYTES], row[_ISSUE], row[_END]
         sums[0] += 1
         sums[1] += size if isinstance(size, int) else 0
         sums[2] += end - issue if isinstance(end, int) and isinstance(issue, int) else 0
 
-    def _due_sums(self) -> Iterable[Row]:
+    def _due_sums(self) -> Sequence[Sequence[object]]:
         now = time.monotonic()
         wait = min(_SUMS_EVERY * (now - self._capped_s), _SUMS_AT_MOST_S)
         if not self._sums or (now - self._summed_s < wait and not self.closing):
             return []
-        due: list[Row] = [("collective_sum", *key, *sums) for key, sums in self._sums.items()]
+        due: list[Sequence[object]] = [("collective_sum", *key, *sums) for key, sums in self._sums.items()]
         self._sums.clear()
         self._summed_s = now
         return due

@@ -17,7 +17,8 @@ def _our_package() -> None:
     spec = spec_from_file_location(
         "magneton_dist", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules["magneton_dist"] = module
     spec.loader.exec_module(module)

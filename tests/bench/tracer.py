@@ -1,0 +1,208 @@
+"""What the tracer costs: collectives always on, one step's operator graph, start-up.
+
+Run by `make bench NAME=tracer`. Two ranks of a real torchrun job switch the tracer on and off from block to
+block of the same run, so that the machine's moods meet both alike. CPU time counts all threads of a rank;
+what the spool's thread does in the background is done inside the measured blocks.
+
+build/bench/tracer.json:
+    collective_step_ratio              worst of the CPU ratios below
+    collective_step_ratio_MODEL        CPU time of a step, traced / dark, median of paired blocks
+    collective_wall_ratio_MODEL        the same in wall time
+    collectives_MODEL                  collectives in a step
+    collective_us_MODEL                CPU time per collective that the tracer adds
+    graph_step_ratio                   wall time of the step whose operators are recorded / dark (DDP)
+    start_up_s                         CPU time added until the first process group exists
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULT = REPOSITORY / "build" / "bench" / "tracer.json"
+BLOCK_STEPS = 2
+PAIRS = 16
+GRAPH_PAIRS = 5
+START_UPS = 7
+TOKENS = 256
+START_UP = "import torch.distributed as d; d.init_process_group('gloo')"
+
+
+def main() -> None:
+    """Run the jobs, print the table, write the figures."""
+    figures: dict[str, float] = {}
+    for model in ("ddp", "fsdp2"):
+        with tempfile.TemporaryDirectory() as folder:
+            launch([*torchrun(2), __file__, model, folder], traced=True, folder=folder)
+            ranks = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("figures-*.json"))]
+        for name in ranks[0]:
+            figures[f"{name}_{model}"] = statistics.fmean(rank[name] for rank in ranks)
+    figures["graph_step_ratio"] = figures.pop("graph_step_ratio_ddp")
+    figures["collective_step_ratio"] = max(
+        figures["collective_step_ratio_ddp"], figures["collective_step_ratio_fsdp2"]
+    )
+    figures["start_up_s"] = start_up_s()
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(figures, indent=1) + "\n")
+    for name, value in figures.items():
+        print(f"{name:32} {value:10.4f}")
+
+
+def torchrun(ranks: int) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+
+
+def launch(command: list[str], *, traced: bool, folder: str) -> None:
+    from magneton_dist.tracer.environment import launch_environment
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    if traced:
+        spool = Path(tempfile.mkdtemp(dir=folder))
+        (spool / "token").write_text("bench")
+        capture = {"warmup_steps": 10**9, "graph_steps": 0}
+        environment = launch_environment(environment, str(spool), "bench", capture)
+    subprocess.run(command, env=environment, check=True)
+
+
+def start_up_s() -> float:
+    """Median difference of the CPU time of paired starts, traced and not."""
+
+    def cpu_s(traced: bool) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with tempfile.TemporaryDirectory() as folder:
+            launch([*torchrun(1), "--no-python", sys.executable, "-c", START_UP], traced=traced, folder=folder)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return statistics.median(cpu_s(True) - cpu_s(False) for _ in range(START_UPS))
+
+
+# --- inside a rank ---
+
+
+def ddp() -> tuple[Any, Any]:
+    """208 layers, each its own bucket: as many all-reduces in a backward pass."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    layers = [torch.nn.Linear(320, 320, bias=False) for _ in range(208)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.3, gradient_as_bucket_view=True)
+    return model, torch.randn(TOKENS, 320)
+
+
+def fsdp2() -> tuple[Any, Any]:
+    """70 sharded layers: an all-gather each in the forward and the backward pass, and a reduce-scatter."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(70)])
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    return model, torch.randn(TOKENS, 512)
+
+
+class Switch:
+    """Turns the tracer of this rank on and off, all of it but its sleeping thread."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from magneton_dist.tracer import bootstrap
+
+        self.session: Any = bootstrap._session
+        self._bootstrap = bootstrap
+        self._autograd, self._work = torch.autograd, dist.Work
+        self._backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+        self._wait = dist.Work.wait
+        self._settings = bootstrap._settings
+
+    def off(self) -> None:
+        self.session._collectives._library._destroy()
+        self._autograd._engine_run_backward = self._backward.__wrapped__  # type: ignore[attr-defined]
+        self._work.wait = self._wait.__wrapped__  # type: ignore[attr-defined, method-assign]
+        self._bootstrap._session = self._bootstrap._settings = None
+
+    def on(self) -> None:
+        self.session._collectives.install()
+        self._autograd._engine_run_backward = self._backward  # type: ignore[attr-defined]
+        self._bootstrap._session, self._bootstrap._settings = self.session, self._settings
+
+
+def rank(name: str, folder: str) -> None:
+    """Train in alternating blocks; leave this rank's figures in `folder`."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model, data = {"ddp": ddp, "fsdp2": fsdp2}[name]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    switch = Switch()
+    spool = switch.session.spool
+
+    def step() -> None:
+        model(data).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def block(steps: int = BLOCK_STEPS) -> tuple[float, float]:
+        """CPU and wall seconds per step, the writing of rows included."""
+        dist.barrier()
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(steps):
+            step()
+        spool.flush()
+        return (time.process_time() - cpu) / steps, (time.perf_counter() - wall) / steps
+
+    def compare(turn_on: Callable[[], None], turn_off: Callable[[], None], pairs: int, steps: int) -> list[Any]:
+        compared = []
+        for pair in range(pairs):
+            seconds = {}
+            for traced in (True, False) if pair % 2 else (False, True):  # A B B A
+                if traced:
+                    turn_on()
+                seconds[traced] = block(steps)
+                if traced:
+                    turn_off()
+            compared.append((seconds[True], seconds[False]))
+        return compared
+
+    for _ in range(4):
+        step()
+    calls = switch.session._collectives._call_ids
+    before = next(calls)
+    step()
+    collectives = next(calls) - before - 1
+    switch.off()
+    compared = compare(switch.on, switch.off, PAIRS, BLOCK_STEPS)
+    figures = {
+        "collective_step_ratio": statistics.median(on[0] / off[0] for on, off in compared),
+        "collective_wall_ratio": statistics.median(on[1] / off[1] for on, off in compared),
+        "collectives": collectives,
+        "collective_us": statistics.median((on[0] - off[0]) / collectives * 1e6 for on, off in compared),
+        "step_s": statistics.median(off[1] for _, off in compared),
+    }
+    if name == "ddp":
+        recorder = switch.session._open_graph()
+        compared = compare(lambda: recorder.start(0), recorder.stop, GRAPH_PAIRS, 1)
+        figures["graph_step_ratio"] = statistics.median(on[1] / off[1] for on, off in compared)
+    Path(folder, f"figures-{dist.get_rank()}.json").write_text(json.dumps(figures))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        rank(*sys.argv[1:])
+    else:
+        main()
