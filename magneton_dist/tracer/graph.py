@@ -4,9 +4,10 @@ A dispatch mode below autograd, entered and left by the step hooks, sees forward
 c10d operators, also those of autograd's device threads. Only metadata is looked at. Rows are written when
 the step is over: only then is it known which tensors were parameters, gradients and optimizer states.
 
-*forward* is from the first operator that autograd records to the backward pass, *optimizer* is between the
-hooks of an optimizer's step, *other* is the rest: input, clipping, logging, evaluation. A recomputation in
-the backward pass (activation checkpointing) is *backward*. A backward operator has the stack of the forward
+*forward* is from the first operator that autograd records to the backward pass, with what leads there (input,
+gathering of shards); *optimizer* is between the hooks of an optimizer's step; *other* is the rest: clipping,
+logging, evaluation. A recomputation in the backward pass (activation checkpointing) is *backward*. A backward
+operator has the stack of the forward
 operator whose gradient it computes; gradient accumulation, and nodes of an earlier step, have the stack of
 the call of the backward pass, or none on a device thread. Python code in the backward pass (hooks, custom
 functions, recomputation) has its own.
@@ -30,7 +31,6 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 from torch.utils._python_dispatch import _push_mode as push_mode
 
 from magneton_dist.tracer.arguments import as_json, cut, plain
-from magneton_dist.tracer.knobs import emit_model_knobs
 from magneton_dist.tracer.model import Model
 from magneton_dist.tracer.schemas import OVERWRITE, effects_of
 from magneton_dist.tracer.spool import Spool
@@ -92,7 +92,6 @@ class GraphRecorder(TorchDispatchMode):
         self._operators: list[_Operator] = []
         self._step = -1
         self._emitted = 0
-        self._described = False
         self._in_forward = False
         self._nodes = 0  # autograd nodes made by this thread so far
         self._forward_stacks: dict[int, int | None] = {}
@@ -235,12 +234,18 @@ class GraphRecorder(TorchDispatchMode):
         for mode in reversed(above):
             push_mode(mode)
 
+    def _extend_forward(self) -> None:
+        """What a forward operator reads was made by a forward operator too, although autograd slept."""
+        needed: set[int] = set()
+        for operator in reversed(self._operators):
+            if operator.phase == "other" and not needed.isdisjoint(operator.outputs):
+                operator.phase = "forward"
+            if operator.phase == "forward":
+                needed.update(operator.inputs)
+
     def _emit(self) -> None:
-        model = Model.of_this_process()
-        if not self._described:
-            self._described = True
-            emit_model_knobs(self._spool, model)
-        for row in self._values.rows(model.owned()):
+        self._extend_forward()
+        for row in self._values.rows(Model.of_this_process().owned()):
             self._spool.put("value", *row)
         for op_id, operator in enumerate(self._operators, start=self._emitted):
             self._spool.put(

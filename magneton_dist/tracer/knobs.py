@@ -66,14 +66,8 @@ Knob = tuple[str, str]
 
 def emit_knobs(spool: Spool) -> None:
     """Write one `knob` row per setting of this process; what cannot be read is left out and said once."""
-    for source in (_environment, _versions, _backends, _switches, _devices, _distributed):
+    for source in (_environment, _versions, _backends, _switches, _devices, _distributed, _model):
         _emit(spool, source)
-
-
-def emit_model_knobs(spool: Spool, model: Model) -> None:
-    """Write one `knob` row per argument of DistributedDataParallel and of the optimizers."""
-    _emit(spool, lambda: _data_parallel(model))
-    _emit(spool, lambda: _optimizers(model))
 
 
 def _emit(spool: Spool, source: Callable[[], Iterator[Knob]]) -> None:
@@ -169,6 +163,13 @@ def _distributed() -> Iterator[Knob]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         yield "distributed.backend", str(torch.distributed.get_backend())
         yield "distributed.world_size", str(torch.distributed.get_world_size())
+
+
+def _model() -> Iterator[Knob]:
+    """Arguments of DistributedDataParallel and of the optimizers."""
+    model = Model.of_this_process()
+    yield from _data_parallel(model)
+    yield from _optimizers(model)
 
 
 def _data_parallel(model: Model) -> Iterator[Knob]:

@@ -78,6 +78,9 @@ def effects_of(operator: Any) -> Effects:
 
 
 def _written(operator: Any, schema: Any, space: str, name: str) -> Iterator[tuple[int, str, str]]:
+    if (space, name) == ("fsdp", "all_gather_copy_in"):
+        yield 1, schema.arguments[1].name, OVERWRITE  # not in its schema either
+        return
     if space == "c10d":
         if name in _REDUCERS or name in _RECEIVERS:
             yield 0, schema.arguments[0].name, READ_WRITE if name in _REDUCERS else OVERWRITE

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from magneton_dist.tracer.arguments import plain
-from magneton_dist.tracer.knobs import emit_knobs, emit_model_knobs
+from magneton_dist.tracer import knobs as knobs_module
+from magneton_dist.tracer.knobs import emit_knobs
 from magneton_dist.tracer.model import Model
 from magneton_dist.tracer.secrecy import looks_secret, secret_name
 
@@ -168,22 +169,21 @@ assert not torch.cuda.is_initialized()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=dict(os.environ))
 
 
-def test_optimizers_and_data_parallel_show_their_arguments():
+def test_optimizers_and_data_parallel_show_their_arguments(monkeypatch: pytest.MonkeyPatch):
     model = nn.Linear(2, 2)
     groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": torch.tensor(0.5)}]
     optimizer = torch.optim.AdamW(groups, lr=0.25)
     ddp = types.SimpleNamespace(find_unused_parameters=True, bucket_bytes_cap=25, process_group=object())
     found = Model([], [optimizer])
     found.data_parallel = [ddp]  # type: ignore[list-item]
-    spool = Rows()
-    emit_model_knobs(spool, found)
-    rows = {row[1]: row[2] for row in spool.rows}
+    monkeypatch.setattr(knobs_module.Model, "of_this_process", lambda: found)
+    rows = knobs()
     assert rows["ddp.find_unused_parameters"] == "True"
     assert rows["ddp.bucket_bytes_cap"] == "25"
     assert "ddp.process_group" not in rows
     assert rows["optimizer.class"] == "AdamW"
     assert (rows["optimizer.group0.lr"], rows["optimizer.group1.lr"]) == ("0.25", "0.5")
-    assert not any("params" in name for name in rows)
+    assert not any("group0.params" in name for name in rows)
 
 
 def test_what_cannot_be_read_is_a_fault_and_the_rest_is_written(monkeypatch: pytest.MonkeyPatch):
