@@ -71,9 +71,10 @@ def digest(tensor: torch.Tensor) -> Digest:
 def splitmix64(bits: torch.Tensor) -> torch.Tensor:
     """The output function of the splitmix64 generator (Steele, Lea, Flood 2014) of int64 `bits`."""
     mixed = bits + _signed(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ _shift(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ _shift(mixed, 27)) * _signed(0x94D049BB133111EB)
-    return mixed ^ _shift(mixed, 31)
+    # in place: half the time of what allocates
+    mixed.bitwise_xor_(_shift(mixed, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
+    mixed.bitwise_xor_(_shift(mixed, 27)).mul_(_signed(0x94D049BB133111EB))
+    return mixed.bitwise_xor_(_shift(mixed, 31))
 
 
 def _signs(start: int, count: int, device: torch.device) -> torch.Tensor:
@@ -85,7 +86,7 @@ def _signs(start: int, count: int, device: torch.device) -> torch.Tensor:
 
 def _shift(bits: torch.Tensor, by: int) -> torch.Tensor:
     # int64 shifts keep the sign; the mask makes the shift a logical one
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def _signed(constant: int) -> int:
