@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from magneton_dist.tracer.arguments import plain
 from magneton_dist.tracer import knobs as knobs_module
+from magneton_dist.tracer.arguments import plain
 from magneton_dist.tracer.knobs import emit_knobs
 from magneton_dist.tracer.model import Model
 from magneton_dist.tracer.secrecy import looks_secret, secret_name
