@@ -22,6 +22,7 @@ ROUNDS = 32  # groups that share ranks settle one after another
 SETTLED_NS = 200
 FEW = 8  # with fewer ends than this a rank's clock is not refined: the residual would flatter itself
 DRIFT_BINS = 16
+MAX_DRIFT = 2e-4  # crystals are good to 1e-4; a steeper line is not the clocks
 END_LAG_NS = 50_000  # ends may be this far outside the ping's error before the ping is preferred
 
 
@@ -103,6 +104,7 @@ def _line(t: Floats, y: Floats) -> tuple[float, float]:
     x, m = (np.array([np.median(v[b]) for b in bins]) for v in (t, y))
     spread = float(((x - x.mean()) ** 2).sum())
     slope = float(((x - x.mean()) * m).sum()) / spread if len(bins) > 2 and spread > 0 else 0.0
+    slope = min(max(slope, -MAX_DRIFT), MAX_DRIFT)
     return float(np.median(y - slope * t)), slope
 
 

@@ -71,6 +71,26 @@ def test_wait_behind_compute_is_not_exposed(rank: Any, run: Any) -> None:
     assert (row["transfer_s"], row["exposed_transfer_s"]) == (pytest.approx(0.002), pytest.approx(0.002))
 
 
+def test_each_instant_is_charged_to_one_call(rank: Any, run: Any) -> None:
+    """Two groups in flight at once; each instant of a state belongs to the earliest call that is in it.
+
+    x: |=====wait 8=====|=2=|        states:  |==wait 6==|transfer 1|wait 1|transfer 2|
+    y:   |wait 4|=1=|                          0          6          7      8         10
+       0 2      6   7   8  10
+    """
+    a, b = rank(0), rank(1)
+    a.call(0, 10, group="x")
+    a.call(2, 7, group="y")
+    b.call(6, 7, group="y")
+    b.call(8, 10, group="x")
+    for t in (0, 2, 7, 10):
+        a.stamp(t, cpu=0)
+    found, window = run([a, b]), Window(0, 10 * MS)
+    table = waits(a.tables["collectives"], found.joined.of(0), found.states(0, window).states, window)
+    charged = {row["group"]: (row["exposed_wait_s"], row["exposed_transfer_s"]) for row in table.iter_rows(named=True)}
+    assert charged == {"x": pytest.approx((0.007, 0.002)), "y": pytest.approx((0.0, 0.001))}
+
+
 def test_refused_calls_are_counted(rank: Any, run: Any) -> None:
     a = rank(0)
     a.call(0, 10)

@@ -49,6 +49,13 @@ def test_rank_with_fewer_batches_finishes_early(rank: Any, run: Any) -> None:
     }
 
 
+def test_one_batch_fewer_is_fewer(rank: Any, run: Any) -> None:
+    assert windows(run, steady(rank, 0, 10, begin=1.0), steady(rank, 1, 11)) == {
+        0: (31, 110, 101, None),
+        1: (31, 110, None, None),
+    }
+
+
 def test_joins_last_collective_belongs_to_the_window(rank: Any, run: Any) -> None:
     a, b = steady(rank, 0, 10), steady(rank, 1, 13)
     for r in (a, b):
