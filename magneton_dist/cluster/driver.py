@@ -53,6 +53,7 @@ def audit_runs(
         on_progress: called about four times a second.
 
     Raises:
+        KeyboardInterrupt: interrupted before any run had something to keep.
         InputError: the configuration cannot be run here: a missing script, more ranks than places, ...
         ClusterError: Ray does not start, or actors cannot be placed.
     """
@@ -95,6 +96,8 @@ class _Audit:
             else:
                 _write_manifest(outcome.folder, outcome.manifest)
                 outcomes.append(outcome)
+        if interrupts.why and not outcomes:
+            raise KeyboardInterrupt(interrupts.why)
         return outcomes
 
     def _make(self, run: Run, tell: Callable[[Report], None]) -> RunOutcome:

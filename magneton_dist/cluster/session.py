@@ -20,6 +20,7 @@ from magneton_dist.cluster.vitals import Vitals
 from magneton_dist.errors import ClusterError
 
 LOCAL = "local"
+RAY = "r"  # below the session's folder: Ray opens its own to everybody
 HEAD, HERE = "the cluster's head", "this node"
 _AUTH_MODE = "RAY_AUTH_MODE"
 _END_S = 10.0
@@ -123,7 +124,7 @@ class Session:
             resources={LOGICAL: self._ranks},
             include_dashboard=False,
             object_store_memory=_STORE_BYTES,
-            _temp_dir=str(self.temporary),
+            _temp_dir=str(self.temporary / RAY),
             _system_config=_HEALTH,
         )
 

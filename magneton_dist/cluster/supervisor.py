@@ -26,6 +26,8 @@ _GRACE_S = 1.0  # between SIGTERM and SIGKILL: a job is gone within 2 s of Ctrl-
 _LEAVE_S = 0.3  # helpers of a finished job (resource trackers) may end by themselves
 _LIMIT_S = 10.0
 _WATCH_S = 1.0
+# handlers that this process or Python has set; ignored signals would stay ignored in the command
+_CHANGED = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def arguments(pipe: int, folders: list[Path], command: list[str], python: str = sys.executable) -> list[str]:
@@ -97,7 +99,7 @@ def _become(command: list[str], parent: int) -> None:
     """Turn the forked child into the command; never returns."""
     try:
         die_with_parent(parent)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        for number in _CHANGED:
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as error:

@@ -223,9 +223,9 @@ def test_stop_ends_every_node_and_keeps_what_was_recorded() -> None:
 
 def test_a_stopped_node_that_does_not_answer_is_given_up() -> None:
     state, _ = feed(running(), [events.Tick(1.0), events.Stop("SIGTERM")])
-    state, decided = step(state, events.Tick(1.0 + policy.GIVE_UP_S - 0.1))
+    state, _ = step(state, events.Tick(1.0 + policy.GIVE_UP_S - 0.1))
     assert isinstance(state, Running)
-    state, decided = step(state, events.Tick(1.0 + policy.GIVE_UP_S))
+    state, _ = step(state, events.Tick(1.0 + policy.GIVE_UP_S))
     assert isinstance(state, Draining)
     assert state.facts.exits == {0: None}
 
