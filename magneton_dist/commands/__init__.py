@@ -20,6 +20,7 @@ from magneton_dist.commands.launch import launch
 from magneton_dist.errors import MagnetonError
 
 NAME = "magneton-dist"
+INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -63,9 +64,11 @@ def run(arguments: Sequence[str]) -> int:
     except MagnetonError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: say so, and keep the traceback
         return _fail(f"unexpected {type(error).__name__}: {error} (traceback in {_keep_traceback()})", 1)
+    if code == INTERRUPTED:
+        sys.stderr.write(f"{NAME}: interrupted\n")
     return code if isinstance(code, int) else 0
 
 

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from magneton_dist.records.audit import Audit
 
-AUDITED, INCOMPLETE, WASTE = 0, 3, 4
+AUDITED, FAILED, INCOMPLETE, WASTE = 0, 1, 3, 4
 
 
 def launch(
@@ -69,6 +69,8 @@ def launch(
 
 def exit_code(audit: Audit, fail_on_waste: float | None = None) -> int:
     """What `launch` exits with; `fail_on_waste` is in percent of the hungrier variant's joules."""
+    if not any(variant.runs for variant in audit.variants.values()):
+        return FAILED
     if audit.missing or any(code for variant in audit.variants.values() for code in variant.exit_codes):
         return INCOMPLETE
     if fail_on_waste is None:

@@ -43,6 +43,7 @@ AUDIT = Audit(
         ({"missing": ["rank 1"]}, None, 3),
         ({"missing": ["rank 1"], "findings": [finding(0.9)]}, 10.0, 3),
         ({"variants": {"a": msgspec.structs.replace(AUDIT.variants["a"], exit_codes=[0, 1])}}, None, 3),
+        ({"variants": {"a": msgspec.structs.replace(AUDIT.variants["a"], runs=0)}, "missing": ["all"]}, None, 1),
         # alone: the findings
         ({"findings": [finding(0.05), finding(0.2)]}, 20.0, 4),
         ({"findings": [finding(0.05), finding(0.2)]}, 20.1, 0),

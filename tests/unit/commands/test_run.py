@@ -77,9 +77,10 @@ def test_an_unexpected_error_keeps_its_traceback(capsys, failing, tmp_path, monk
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_interruption_is_130(failing):
+def test_interruption_is_130(capsys, failing):
     failing(KeyboardInterrupt())
     assert run(["doctor"]) == 130
+    assert capsys.readouterr().err == "magneton-dist: interrupted\n"
 
 
 def test_without_arguments_it_shows_its_help(capsys):
