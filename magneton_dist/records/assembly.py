@@ -31,6 +31,7 @@ TABLE_OF: dict[str, str] = {
     "collective_sum": "collective_sums",
     "op": "ops",
     "value": "values",
+    "fingerprint": "fingerprints",
     "activity": "activities",
     "stack": "stacks",
     "knob": "knobs",

@@ -122,6 +122,27 @@ VALUES = Table("values", "one version of one tensor: a storage seen through one 
     "slot": Column(STR, "", "name of the parameter or buffer this is, or is the gradient or state of; else null"),
 })
 
+FINGERPRINTS = Table("fingerprints", "what values of a traced step hold, in one shape (the order of modes aside)", {
+    "values": Column(IDS, "", "value ids that hold it"),
+    "exact": Column(STR, "", "order-independent checksum of the bits, hexadecimal; equal bits give equal text"),
+    "elements": Column(I64, "", "real numbers in it: a complex one is two"),
+    "sum": Column(F64, "", "sum, in float64; elements that are not finite or >= 1e30 count as 0 in all sums"),
+    "l1": Column(F64, "", "sum of absolute values"),
+    "l2": Column(F64, "", "Euclidean norm"),
+    "l4": Column(F64, "", "fourth root of the sum of fourth powers"),
+    "excluded": Column(F64, "", "share of elements that are not finite or >= 1e30"),
+    "shape": Column(IDS, "elements", "lengths of the modes longer than one, outermost in memory first"),
+    "unfoldings": Column(IDS, "", "smaller side of each unfolding that was looked at"),
+    "s4": Column(pl.List(F64), "", "||T T'||_F / ||T||_F^2 of each of them"),
+    "modes": Column(IDS, "elements", "lengths of the modes with a profile"),
+    "profiles": Column(
+        pl.List(F64), "",
+        "10 numbers for each of them: norms of the sums along it of x/l2 and of x^2/l4^2, then the sums of both "
+        "under 4 fixed signs (element i counts negative in sum k when bit k of splitmix64(i) is set)",
+    ),
+    "singular": Column(pl.List(F64), "", "singular values over l2 of each unfolding, if they were asked for"),
+})
+
 ACTIVITIES = Table("activities", "one interval on a device", {
     "device": Column(STR, "", "device UUID, or cpu"),
     "stream": Column(I64, "", "stream id"),
@@ -200,7 +221,7 @@ COLLECTIVE_SUMS = Table("collective_sums", "exact sums of the collectives that t
 TABLES: dict[str, Table] = {
     t.name: t
     for t in (
-        STEPS, STAMPS, COLLECTIVES, COLLECTIVE_SUMS, OPS, VALUES, ACTIVITIES, POWER, COUNTERS, STACKS, KNOBS,
-        PARAMETERS, MARKS, FAULTS,
+        STEPS, STAMPS, COLLECTIVES, COLLECTIVE_SUMS, OPS, VALUES, FINGERPRINTS, ACTIVITIES, POWER, COUNTERS,
+        STACKS, KNOBS, PARAMETERS, MARKS, FAULTS,
     )
 }

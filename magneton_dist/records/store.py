@@ -105,6 +105,11 @@ class RankRecord:
         return self.table("values")
 
     @property
+    def fingerprints(self) -> pl.DataFrame:
+        """What the values hold, as numbers that views and rounding leave alone."""
+        return self.table("fingerprints")
+
+    @property
     def activities(self) -> pl.DataFrame:
         """Intervals on the device."""
         return self.table("activities")

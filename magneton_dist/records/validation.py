@@ -21,6 +21,7 @@ REQUIRED: dict[str, list[str]] = {
     "collective_sums": ["group", "op", "origin", "count", "bytes", "duration_ns"],
     "ops": ["op_id", "step", "name", "phase", "inputs", "outputs", "arguments", "start_ns", "end_ns"],
     "values": ["value_id", "storage", "version", "shape", "stride", "dtype", "device", "bytes", "role"],
+    "fingerprints": ["values", "exact", "elements", "l1", "l2", "l4", "shape"],
     "activities": ["device", "kind", "name", "start_ns", "end_ns"],
     "power": ["device", "t_ns", "sensor"],
     "counters": ["device", "t_ns", "sensor"],
@@ -49,6 +50,7 @@ WORDS: dict[tuple[str, str], tuple[str, ...]] = {
 REFERENCES = [
     ("ops", "inputs", "values", "value_id"),
     ("ops", "outputs", "values", "value_id"),
+    ("fingerprints", "values", "values", "value_id"),
     ("ops", "stack_id", "stacks", "stack_id"),
     ("ops", "step", "steps", "step"),
     ("collectives", "stack_id", "stacks", "stack_id"),

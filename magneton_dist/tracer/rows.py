@@ -27,6 +27,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "value": (
         "value_id", "storage", "version", "offset", "shape", "stride", "dtype", "device", "bytes", "role", "slot",
     ),
+    # what the listed values hold, in one shape: see magneton_dist.tracer.invariants
+    "fingerprint": (
+        "values", "exact", "elements", "sum", "l1", "l2", "l4", "excluded", "shape", "unfoldings", "s4", "modes",
+        "profiles", "singular",
+    ),
     "activity": ("device", "stream", "kind", "name", "start_ns", "end_ns", "op_id"),
     "stack": ("stack_id", "frames"),  # frames innermost first: [[file, line, function], ...]
     "knob": ("name", "value"),

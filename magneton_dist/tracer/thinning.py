@@ -13,7 +13,7 @@ _BYTES, _ISSUE, _END, _STACK = (_COLUMN[name] for name in ("bytes", "issue_ns", 
 
 _FIRST_STRIDE = 16  # one in so many rows is kept at first; doubled with every further part of the cap
 _DOUBLE_EVERY = 0.01
-_DROPPED = frozenset({"op", "value", "activity"})  # bulk kinds that have no sums
+_DROPPED = frozenset({"op", "value", "fingerprint", "activity"})  # bulk kinds that have no sums
 _SUMS_EVERY = 0.01  # sums are written when this part of the time since the cap has passed again
 _SUMS_AT_MOST_S = 10.0
 
