@@ -103,9 +103,11 @@ class EarlyExit:
         if not self._enable:
             return self
         _refuse_hooks(self._model)
+        routing.refuse_routed(self._model.process_group)
         # Left enabled by an earlier Join, it would make the model notify ranks that do not listen.
         self._model._join_config = _JoinConfig(False, False, False)
         self._forwards = 0
+        self._reductions = 0
         self._membership = Membership(self._model.process_group, self._timeout)
         routing.attach(self._membership)
         begin = torch.compiler.disable(self._begin)  # type: ignore[no-untyped-call]
@@ -121,25 +123,32 @@ class EarlyExit:
         if not self._enable:
             return
         self._before_forward.remove()
-        finished = False
+        membership = self._membership
         try:
             if kind is None:
                 self._finish()
-                finished = True
-        finally:
-            if not finished:
-                self._membership.abandon()
-            if not (finished and self._membership.released):
-                routing.detach(self._membership)
+        except (Exception, KeyboardInterrupt):  # not SystemExit: that is a release
+            membership.abandon()
+            routing.detach(membership)
+            raise
+        if kind is not None:
+            membership.abandon()
+        if kind is not None or not membership.released:
+            routing.detach(membership)
 
     def _begin(self, model: torch.nn.Module, inputs: Any) -> None:
         """At the start of a forward pass: vote, and bring the buffers in line as Join would."""
         self._forwards += 1
         ddp = self._model
         syncs_buffers = ddp.will_sync_module_buffers()
-        if not syncs_buffers and not (torch.is_grad_enabled() and ddp.require_backward_grad_sync):
-            return
+        may_rebuild = torch.is_grad_enabled() and self._reductions <= 2
+        reduces = torch.is_grad_enabled() and ddp.require_backward_grad_sync
+        if not (syncs_buffers or may_rebuild or reduces):
+            return  # no_sync or no_grad: nothing is exchanged
         self._vote()
+        if may_rebuild:
+            self._rebuild_buckets()
+        self._reductions += reduces
         if syncs_buffers:
             self._membership.settle()
             ddp._assign_modules_buffers()
@@ -147,6 +156,15 @@ class EarlyExit:
             with label("ddp_buffers"), torch.no_grad(), _unsafe_preserve_version_counter(buffers):
                 ddp._sync_module_buffers(self._membership.live[-1])
             ddp.require_forward_param_sync = False  # done; the end of the forward pass sets it again
+
+    def _rebuild_buckets(self) -> None:
+        """Do what the forward pass would do once, after the first reduction or (static graph) the second.
+
+        There, rank 0 decides the layout; but it may have left.
+        """
+        with label("ddp_buffers"), self._membership.any_root():
+            if self._model.reducer._rebuild_buckets():
+                self._model._has_rebuilt_buckets = True
 
     def _vote(self) -> None:
         """Vote to go on, and tell the reducer what to divide by."""
@@ -176,7 +194,27 @@ class EarlyExit:
         membership.reunite()
         with label("sync_control"):
             self._model._sync_final_model(membership.leads)
+            self._align(membership.leads)
         membership.close()
+
+    def _align(self, leads: bool) -> None:
+        """Bring the model's state in step on all ranks, as Join's shadowing does on the way."""
+        ddp = self._model
+        state = torch.tensor(
+            [not ddp._has_rebuilt_buckets, leads and ddp.require_forward_param_sync],
+            dtype=torch.int32,
+            device=ddp.device,
+        )
+        dist.all_reduce(state, dist.ReduceOp.MAX, ddp.process_group)
+        buckets_differ, ddp.require_forward_param_sync = map(bool, state.tolist())
+        if buckets_differ:  # a rank left before the buckets were rebuilt
+            reducer = ddp.reducer
+            reducer._reset_state()
+            reducer._push_all_rebuilt_params()
+            with self._membership.any_root():
+                reducer._rebuild_buckets()  # one layout for all, in no good order
+            reducer._reset_state()  # so that the next steps find the good order
+            ddp._has_rebuilt_buckets = False
 
     def _release(self) -> NoReturn:
         """End this process without disturbing the others."""
@@ -194,8 +232,9 @@ def _only_model(model: DistributedDataParallel | Sequence[Joinable]) -> Distribu
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     if len(models) == 1 and isinstance(models[0], DistributedDataParallel):
         return models[0]
+    given = ", ".join(type(m).__name__ for m in models)
     raise SyncError(
-        f"EarlyExit handles one DistributedDataParallel model, not [{', '.join(type(m).__name__ for m in models)}]",
+        f"EarlyExit handles one DistributedDataParallel model, not [{given}]",
         do="use torch.distributed.algorithms.join.Join for several models or other Joinables",
     )
 

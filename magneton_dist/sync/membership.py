@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -59,6 +60,7 @@ class Membership:
         self._store: Any = PrefixStore(self._name, distributed_c10d._get_default_store())
         self._made: list[dist.ProcessGroup] = []
         self._round = 0
+        self._any_root = False
         self._pending: tuple[dist.Work, torch.Tensor] | None = None
         self._last_beat = time.monotonic()
         self._control = self._make("control", self.live, "gloo")
@@ -128,12 +130,23 @@ class Membership:
             SyncError: that rank has left.
         """
         if rank not in self.live:
+            if self._any_root:
+                return 0
             raise SyncError(
                 f"a collective whose root is rank {rank}, which has finished",
                 where=f"rank {self.rank}, left: {self.live}",
                 do="choose a root that still trains",
             )
         return self.live.index(rank)
+
+    @contextmanager
+    def any_root(self) -> Iterator[None]:
+        """Inside, a root that has left is replaced by the first rank that trains."""
+        self._any_root = True
+        try:
+            yield
+        finally:
+            self._any_root = False
 
     def await_release(self) -> None:
         """Wait until all peers have heard that this rank leaves: only then may its connections close.
@@ -233,7 +246,7 @@ class Membership:
 
     def _lost(self, what: str) -> SyncError:
         return SyncError(
-            f"{what} (waited up to {self._timeout.total_seconds():g} s)",
+            f"{what} (time-out {self._timeout.total_seconds():g} s)",
             where=f"rank {self.rank}, training: {self.live}",
             do="see the first error among the ranks' outputs",
         )

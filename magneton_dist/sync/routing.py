@@ -43,26 +43,31 @@ _memberships: dict[dist.ProcessGroup, Membership] = {}
 _library: Any = None  # a torch.library.Library once the first model has been attached
 
 
-def attach(membership: Membership) -> None:
-    """Route the collectives of `membership.full` from now on.
+def refuse_routed(full: dist.ProcessGroup) -> None:
+    """Make sure that the collectives of `full` are not routed yet.
 
     Raises:
-        SyncError: they are routed already.
+        SyncError: they are, in another block or after a release.
     """
-    global _library
-    other = _memberships.get(membership.full)
-    if other is not None:
-        if other.released:
-            raise SyncError(
-                f"ranks {other.released} of this process group were released by an earlier EarlyExit",
-                where=f"rank {membership.rank}",
-                do="use on_finish='park' for every epoch but the last",
-            )
+    other = _memberships.get(full)
+    if other is None:
+        return
+    if other.released:
         raise SyncError(
-            "this process group is in another EarlyExit block already",
-            where=f"rank {membership.rank}",
-            do="give each model its own process group, or use Join for several models",
+            f"ranks {other.released} of this process group were released by an earlier EarlyExit",
+            where=f"rank {other.rank}",
+            do="use on_finish='park' for every epoch but the last",
         )
+    raise SyncError(
+        "this process group is in another EarlyExit block already",
+        where=f"rank {other.rank}",
+        do="give each model its own process group, or use Join for several models",
+    )
+
+
+def attach(membership: Membership) -> None:
+    """Route the collectives of `membership.full` from now on."""
+    global _library
     if _library is None:
         # Kept for good: removing a kernel while another thread calls the operator is not safe.
         _library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
