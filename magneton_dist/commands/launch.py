@@ -56,11 +56,11 @@ def launch(
     from magneton_dist import audits
     from magneton_dist.cluster import guard
     from magneton_dist.commands.present import present
-    from magneton_dist.commands.progress import Ticker
+    from magneton_dist.reports.progress import ProgressView
 
     guard.enter(sys.argv[1:])
-    with Ticker(Console(stderr=True, highlight=False, quiet=quiet)) as ticker:
-        outcome = audits.launch(loaded, address=address, on_progress=ticker)
+    with ProgressView(Console(stderr=True, highlight=False, quiet=quiet)) as show:
+        outcome = audits.launch(loaded, address=address, on_progress=show)
     present(outcome, as_json=as_json, quiet=quiet)
     if outcome.interrupted:
         return 128 + signal.Signals[outcome.interrupted]

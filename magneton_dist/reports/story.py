@@ -26,6 +26,8 @@ def headline(audit: Audit) -> Headline:
     if audit.comparison is not None:
         return comparison_headline(audit.comparison, audit.energy_kind)
     names = ", ".join(one_line(name, 60) for name in audit.variants) or "nothing"
+    if not any(variant.runs for variant in audit.variants.values()):
+        return Headline("not audited", f"No run of {names} could be counted.", "", waste=False)
     if not audit.findings:
         return Headline("audited alone", f"No waste found in {names}.", "", waste=False)
     worst = audit.findings[0]

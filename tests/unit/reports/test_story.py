@@ -48,6 +48,9 @@ def test_alone_leads_with_its_first_finding_or_says_there_is_none(alone):
     clean = headline(replace(alone, findings=[]))
     assert clean.sentence == "No waste found in join."
     assert not clean.waste
+    failed = {"join": replace(alone.variants["join"], runs=0)}
+    nothing = headline(replace(alone, findings=[], variants=failed))
+    assert (nothing.verdict, nothing.sentence) == ("not audited", "No run of join could be counted.")
 
 
 def test_what_no_state_accounts_for_is_a_residual():
