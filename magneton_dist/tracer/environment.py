@@ -26,6 +26,7 @@ class Capture(NamedTuple):
 
     warmup_steps: int = 2
     graph_steps: int = 1
+    fingerprints: str = "standard"
     stacks: str = "python"
     max_mb: float = 256
     stop_after_steps: int | None = None

@@ -43,6 +43,7 @@ class Session:
         self._python_start_ns = python_start_ns
         self._stacks = Stacks(self.spool, record=capture.stacks != "none")
         self._stamps = Stamps(self.spool)
+        self._fingerprints = capture.fingerprints
         self._collectives: Any = None
         self._digested = False
         self._device_known = False
@@ -144,9 +145,13 @@ class Session:
             self.spool.fault("knobs", error)
 
     def _open_graph(self) -> Graph | None:
+        from magneton_dist.tracer.fingerprints import Fingerprints
         from magneton_dist.tracer.graph import GraphRecorder
 
-        recorder: Graph = GraphRecorder(self.spool, self._stacks)
+        fingerprints = None
+        if self._fingerprints != "none":
+            fingerprints = Fingerprints(self.spool, spectra=self._fingerprints == "spectra")
+        recorder: Graph = GraphRecorder(self.spool, self._stacks, fingerprints)
         return recorder
 
     def _digest_parameters(self) -> None:
@@ -187,9 +192,9 @@ class Session:
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if not spool.live or torch._C._current_graph_task_id() != -1:  # within another one: checkpointing
                 return run(*args, **kwargs)
-            _guarded(spool, steps.backward_begins)
+            spool.guard("steps", steps.backward_begins)
             result = run(*args, **kwargs)
-            _guarded(spool, steps.backward_ends)
+            spool.guard("steps", steps.backward_ends)
             return result
 
         torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
@@ -205,7 +210,7 @@ class Session:
             before = steps.firings
             result = step(self, optimizer, *args, **kwargs)
             if spool.live and steps.firings == before:
-                _guarded(spool, functools.partial(steps.optimizer_ends, optimizer))
+                spool.guard("steps", functools.partial(steps.optimizer_ends, optimizer))
             return result
 
         scaler.step = step_or_skip  # type: ignore[method-assign]
@@ -225,13 +230,6 @@ class Session:
             leave(status)
 
         os._exit = _exit
-
-
-def _guarded(spool: Spool, act: Any) -> None:
-    try:
-        act()
-    except Exception as error:
-        spool.fault("steps", error)
 
 
 def _identify(spool: str, group: Any) -> Identity:

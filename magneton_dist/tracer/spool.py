@@ -58,16 +58,27 @@ class Spool:
             message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
             self.put("fault", where, " ".join(message.split())[:500])
 
+    def guard(self, where: str, act: Callable[[], None]) -> None:
+        """Call `act`; what it raises becomes a fault."""
+        try:
+            act()
+        except Exception as error:
+            self.fault(where, error)
+
     def flush(self, timeout_s: float = 5.0) -> None:
         """Close a segment with everything put so far. Failures are recorded, then silent."""
         if not self.live or not self._writing.acquire(timeout=timeout_s):
             return
         try:
             for prepare in self.before_flush:
-                prepare()
+                self.guard("spool", prepare)
             rows = self._rows[:]
             del self._rows[: len(rows)]  # others only append: what came meanwhile stays
-            self._write(rows)
+            try:
+                self._write(rows)
+            except OSError as error:
+                self._rows[:0] = [row for row in rows if row[0] in _KEPT]
+                self.fault("spool", error)
         except Exception as error:
             self.fault("spool", error)
         finally:

@@ -20,6 +20,8 @@ from magneton_dist.tracer.stamps import Stamps
 
 # So many backward passes without an optimizer are no gradient accumulation: the optimizer is not torch's.
 _BACKWARDS_WITHOUT_OPTIMIZER = 64
+# An optimizer that has not fired for so many steps belongs to an earlier training.
+_IDLE_STEPS = 20
 
 
 class Graph(Protocol):
@@ -80,6 +82,7 @@ class Steps:
         self._fired_at_ns = 0
         self._fired_in_backward = False
         self._optimizers: dict[int, Any] = {}  # by id: the optimizer, or a weak reference to it
+        self._fired_in_step: dict[int, int] = {}  # when last
         self._backward_ends_ns: list[int] = []  # not yet taken for steps
         self._backwards_are_steps = False
         if capture.warmup_steps == 0:
@@ -116,6 +119,7 @@ class Steps:
         key = id(optimizer)
         if key not in self._optimizers:
             self._remember(optimizer)
+        self._fired_in_step[key] = self.step
         if self._by_call:
             return
         if torch._C._current_graph_task_id() != -1:
@@ -155,8 +159,6 @@ class Steps:
 
         Memory of a GPU is never held for that, and of several trainings in a process only the last is kept.
         """
-        if self._closed and self._fired.isdisjoint(self._optimizers):
-            self._optimizers.clear()
         groups = getattr(optimizer, "param_groups", None) or [{"params": []}]
         on_cpu = all(parameter.device.type == "cpu" for parameter in groups[0]["params"])
         self._optimizers[id(optimizer)] = optimizer if on_cpu else weakref.ref(optimizer)
@@ -206,6 +208,9 @@ class Steps:
         self._spool.put("step", self.step, self._start_ns, end_ns, kind, units, unit)
         self._start_ns = self.last_end_ns = end_ns
         self.step += 1
+        if len(self._optimizers) > 1:
+            for key in [key for key, last in self._fired_in_step.items() if last < self.step - _IDLE_STEPS]:
+                del self._fired_in_step[key], self._optimizers[key]
 
     def _begin(self) -> None:
         stop_after = self._capture.stop_after_steps
