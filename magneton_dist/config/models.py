@@ -66,6 +66,8 @@ class Capture(Model):
 
     warmup_steps: int = Field(default=2, ge=0)
     graph_steps: int = Field(default=1, ge=0)
+    # of the values of those steps, to find equal work in two runs; spectra: singular values too, very slow
+    fingerprints: Literal["none", "standard", "spectra"] = "standard"
     kernels: Kernels = Kernels()
     stacks: Literal["none", "python"] = "python"
     max_mb: int = Field(default=256, ge=1)

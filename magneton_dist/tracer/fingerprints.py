@@ -83,7 +83,7 @@ class _Batch:
 
 
 class Fingerprints:
-    """Fingerprints of one step after another.
+    """Fingerprints of one step after another; `known` are the values of the step that need no call any more.
 
     Args:
         spool: where the rows go.
@@ -101,8 +101,6 @@ class Fingerprints:
 
     def read(self, value: int, version: Version, tensor: torch.Tensor, operator: str, phase: str) -> None:
         """`operator` is about to read `tensor`, which holds `value` of that `version` of its storage."""
-        if value in self._known:
-            return
         if value in self._under_way:
             if operator.startswith(_COLLECTIVES):
                 return  # it may be the one that waits for it
@@ -111,15 +109,13 @@ class Fingerprints:
 
     def written(self, value: int, version: Version, tensor: torch.Tensor, operator: str, phase: str) -> None:
         """`operator` has returned or written `tensor`, which holds `value` now."""
-        if value in self._known:
-            return
         if operator.startswith(_COLLECTIVES) and "wait_tensor" not in operator:
             self._under_way[value] = (version, weakref.ref(tensor))
         else:
             self._under_way.pop(value, None)
             self._take(value, version, tensor, phase)
 
-    def finish(self, current: Callable[[torch.Tensor], Version | None]) -> None:
+    def finish(self, current: Callable[[torch.Tensor], Version]) -> None:
         """The step is over; the rows are written as soon as the numbers are on the host.
 
         Args:
@@ -142,7 +138,7 @@ class Fingerprints:
         self._write_arrived()
 
     def _forget(self) -> None:
-        self._known: set[int] = set()
+        self.known: set[int] = set()
         self._contents: dict[object, _Content] = {}
         self._batches: dict[object, _Batch] = {}
         self._readbacks: dict[object, Readback] = {}
@@ -153,7 +149,7 @@ class Fingerprints:
     # --- on the device ---
 
     def _take(self, value: int, version: Version, tensor: torch.Tensor, phase: str) -> None:
-        self._known.add(value)
+        self.known.add(value)
         try:
             if self._failures < MOST_FAILURES and self._readable(tensor):
                 with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
@@ -244,9 +240,9 @@ class Fingerprints:
             for shapes in together.values():
                 numbers = [number for number, _ in shapes]
                 chosen = _stack([copies[number] for number in numbers])
-                sizes = [size for size, _ in shapes[0][1].modes]
+                lengths = [size for size, _ in shapes[0][1].modes]
                 some = sums if numbers == list(range(len(copies))) else _stack([sums[n] for n in numbers])
-                tensors = Normalised(chosen.view(len(numbers), *sizes), some)
+                tensors = Normalised(chosen.view(len(numbers), *lengths), some)
                 pairs = [(contents[number], shape) for number, shape in shapes]
                 self._unfold(tensors, pairs)
                 self._profile(tensors, pairs)

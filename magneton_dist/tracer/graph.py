@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 from torch.utils._python_dispatch import _push_mode as push_mode
 
 from magneton_dist.tracer.arguments import as_json, cut, plain
+from magneton_dist.tracer.fingerprints import Fingerprints
 from magneton_dist.tracer.model import Model
 from magneton_dist.tracer.schemas import OVERWRITE, effects_of
 from magneton_dist.tracer.spool import Spool
@@ -83,12 +84,13 @@ class GraphRecorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, spool: Spool, stacks: Stacks) -> None:
+    def __init__(self, spool: Spool, stacks: Stacks, fingerprints: Fingerprints | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: str | None = None
         self._spool = spool
         self._stacks = stacks
         self._values = Values()
+        self._fingerprints = fingerprints
         self._operators: list[_Operator] = []
         self._step = -1
         self._emitted = 0
@@ -115,6 +117,8 @@ class GraphRecorder(TorchDispatchMode):
         """Stop recording and write the rows of the step; about 20 µs per operator."""
         try:
             self._leave()
+            if self._fingerprints is not None:
+                self._fingerprints.finish(self._values.version_of)
             self._emit()
         except Exception as error:
             self._spool.fault("graph", error)
@@ -172,6 +176,9 @@ class GraphRecorder(TorchDispatchMode):
                     return place  # named by what it will be: nothing of what it was is read
             place["v"] = value = self._values.read(argument)
             operator.inputs.append(value)
+            if self._fingerprints is not None and value not in self._fingerprints.known:
+                version = self._values.version_of(argument)
+                self._fingerprints.read(value, version, argument, operator.name, operator.phase)
             return place
         if isinstance(argument, (list, tuple)):
             return cut([self._mention(operator, item, write) for item in argument])
@@ -184,17 +191,25 @@ class GraphRecorder(TorchDispatchMode):
             self._values.write([tensor for tensor, _ in operator.written], operator.outputs)
         self._produce(operator, result)
         for tensor, place in operator.written:
-            value = self._values.produce(tensor, operator.outputs)
+            value = self._made(operator, tensor)
             place["v"] = place["v"] or value
         operator.written = []
         self._operators.append(operator)
 
     def _produce(self, operator: _Operator, result: Any) -> None:
         if isinstance(result, torch.Tensor):
-            self._values.produce(result, operator.outputs)
+            self._made(operator, result)
         elif isinstance(result, (list, tuple)):
             for item in result:
                 self._produce(operator, item)
+
+    def _made(self, operator: _Operator, tensor: torch.Tensor) -> int:
+        """Id of the value that `operator` left in `tensor`."""
+        value = self._values.produce(tensor, operator.outputs)
+        if self._fingerprints is not None and value not in self._fingerprints.known:
+            version = self._values.version_of(tensor)
+            self._fingerprints.written(value, version, tensor, operator.name, operator.phase)
+        return value
 
     def _phase_now(self) -> str:
         nodes = get_sequence_nr()

@@ -207,12 +207,14 @@ def gram(batch: Normalised, unfolding: Unfolding) -> torch.Tensor:
 def s4(products: torch.Tensor) -> torch.Tensor:
     """(tensors,) ||T T'||_F / ||T||_F^2 of the unfoldings T with these `gram` products."""
     trace = torch.diagonal(products, dim1=1, dim2=2).sum(1)
-    return torch.linalg.vector_norm(products, dim=(1, 2)) / trace.clamp_min(_LEAST)
+    norms: torch.Tensor = torch.linalg.vector_norm(products, dim=(1, 2))
+    return norms / trace.clamp_min(_LEAST)
 
 
 def singular_values(products: torch.Tensor) -> torch.Tensor:
     """(tensors, rows) of the unfoldings with these `gram` products, largest first; waits for the device."""
-    return torch.linalg.eigvalsh(products.to(torch.float64)).clamp_min(0).sqrt().flip(1)
+    squares: torch.Tensor = torch.linalg.eigvalsh(products.to(torch.float64))
+    return squares.clamp_min(0).sqrt().flip(1)
 
 
 def profile(batch: Normalised, mode: int) -> torch.Tensor:

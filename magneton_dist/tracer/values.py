@@ -78,6 +78,11 @@ class Values:
             outputs.append(value)
         return value
 
+    def version_of(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """Storage of `tensor` and the writes to it so far; (0, 0) for a storage not seen in this step."""
+        storage = self._storage(tensor)
+        return (storage.id, storage.version) if storage is not None else (0, 0)
+
     def covers_storage(self, tensor: torch.Tensor) -> bool:
         """Is nothing of the storage left out of `tensor`? If so, overwriting `tensor` reads nothing."""
         if tensor.layout is not torch.strided:
