@@ -51,14 +51,16 @@ def launch(
         typer.echo(plan(loaded))
         return AUDITED
 
+    from magneton_dist.cluster import guard
+
+    guard.enter(sys.argv[1:])  # starts this program anew, so before anything that is slow to load
+
     from rich.console import Console
 
     from magneton_dist import audits
-    from magneton_dist.cluster import guard
     from magneton_dist.commands.present import present
     from magneton_dist.reports.progress import ProgressView
 
-    guard.enter(sys.argv[1:])
     with ProgressView(Console(stderr=True, highlight=False, quiet=quiet)) as show:
         outcome = audits.launch(loaded, address=address, on_progress=show)
     present(outcome, as_json=as_json, quiet=quiet)

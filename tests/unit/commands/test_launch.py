@@ -7,6 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from magneton_dist import audits
+from magneton_dist.audits import Outcome
+from magneton_dist.cluster import guard
+from magneton_dist.cluster.progress import Progress
 from magneton_dist.commands import run
 from magneton_dist.commands.launch import exit_code
 from magneton_dist.records.audit import (
@@ -60,6 +64,69 @@ AUDIT = Audit(
 )  # fmt: skip
 def test_exit_code(changes, fail_on_waste, code):
     assert exit_code(msgspec.structs.replace(AUDIT, **changes), fail_on_waste) == code
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch):
+    """`launch a.yaml` where the audit itself comes to a given outcome."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(guard, "enter", lambda arguments: None)
+    Path("train.py").touch()
+    Path("a.yaml").write_text("job: {script: train.py}\n")
+    folder = tmp_path / "runs" / "x"
+    folder.mkdir(parents=True)
+
+    def launch(*words: str, audit: Audit = AUDIT, **outcome: object) -> tuple[int, list[object]]:
+        called: list[object] = []
+
+        def ended(config, *, address, on_progress):
+            called.extend([config.name, address])
+            on_progress(Progress("Running", "a", 0, 1, 1, 3, 5, 1, 1, 9.0, note="rank 1 is gone"))
+            return Outcome(audit, folder, [], {}, **outcome)
+
+        monkeypatch.setattr(audits, "launch", ended)
+        return run(["launch", "a.yaml", *words]), called
+
+    return launch
+
+
+def test_it_writes_and_prints_the_report(launched, capsys, tmp_path):
+    assert launched("--set", "name=mine", "--address", "auto") == (0, ["mine", "auto"])
+    out, err = capsys.readouterr()
+    assert out.startswith("x  AUDITED ALONE\n")
+    assert out.endswith("Wrote runs/x/audit.json\nWrote runs/x/report.html\n")
+    assert "rank 1 is gone" in err
+    assert msgspec.json.decode((tmp_path / "runs/x/audit.json").read_bytes(), type=Audit) == AUDIT
+    assert (tmp_path / "runs/x/report.html").read_text().startswith("<!doctype html>")
+
+
+def test_json_is_all_of_stdout(launched, capsys):
+    assert launched("--json")[0] == 0
+    assert msgspec.json.decode(capsys.readouterr().out, type=Audit) == AUDIT
+
+
+def test_quiet_says_only_what_was_written(launched, capsys):
+    assert launched("--quiet")[0] == 0
+    assert capsys.readouterr() == ("Wrote runs/x/audit.json\nWrote runs/x/report.html\n", "")
+
+
+def test_waste_is_4_and_an_interruption_goes_before_it(launched):
+    wasteful = msgspec.structs.replace(AUDIT, findings=[finding(0.2)])
+    assert launched("--quiet", "--fail-on-waste", "5", audit=wasteful)[0] == 4
+    assert launched("--quiet", "--fail-on-waste", "5", audit=wasteful, interrupted="SIGINT")[0] == 130
+    assert launched("--quiet", "--fail-on-waste", "5", audit=wasteful, interrupted="SIGTERM")[0] == 143
+
+
+def test_what_a_failed_job_printed_stays_visible(launched, capsys):
+    launched("--quiet", output={"a": "ValueError: mine\n\n"})
+    assert capsys.readouterr().err == "--- a failed; the end of its output:\nValueError: mine\n---\n"
+
+
+def test_a_record_that_cannot_be_written_is_one_line(launched, capsys, tmp_path):
+    (tmp_path / "runs/x").rmdir()
+    assert launched("--quiet")[0] == 2
+    error = f"{tmp_path}/runs/x: cannot be written: No such file or directory (copy the record)"
+    assert capsys.readouterr().err == f"magneton-dist: error: {error}\n"
 
 
 def test_a_dry_run_prints_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch, capsys):
