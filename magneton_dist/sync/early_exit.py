@@ -107,10 +107,10 @@ class EarlyExit:
         # Left enabled by an earlier Join, it would make the model notify ranks that do not listen.
         self._model._join_config = _JoinConfig(False, False, False)
         self._forwards = 0
-        self._reductions = 0
+        self._reductions = 0  # forward passes whose gradients are reduced
         self._membership = Membership(self._model.process_group, self._timeout)
         routing.attach(self._membership)
-        begin = torch.compiler.disable(self._begin)  # type: ignore[no-untyped-call]
+        begin = torch.compiler.disable(self._begin)
         self._before_forward = self._model.register_forward_pre_hook(begin)
         return self
 
@@ -124,17 +124,20 @@ class EarlyExit:
             return
         self._before_forward.remove()
         membership = self._membership
+        failed = kind is not None
         try:
-            if kind is None:
+            if not failed:
                 self._finish()
-        except (Exception, KeyboardInterrupt):  # not SystemExit: that is a release
-            membership.abandon()
-            routing.detach(membership)
+        except SystemExit:  # a release
             raise
-        if kind is not None:
-            membership.abandon()
-        if kind is not None or not membership.released:
-            routing.detach(membership)
+        except BaseException:
+            failed = True
+            raise
+        finally:
+            if failed:
+                membership.abandon()
+            if failed or not membership.released:
+                routing.detach(membership)
 
     def _begin(self, model: torch.nn.Module, inputs: Any) -> None:
         """At the start of a forward pass: vote, and bring the buffers in line as Join would."""

@@ -70,7 +70,7 @@ def attach(membership: Membership) -> None:
     global _library
     if _library is None:
         # Kept for good: removing a kernel while another thread calls the operator is not safe.
-        _library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+        _library = torch.library.Library("c10d", "IMPL")
         for name in _ROUTED + _REFUSED:
             _library.impl(name, _kernel(name), "Autograd", with_keyset=True)
     _memberships[membership.full] = membership

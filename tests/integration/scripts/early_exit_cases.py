@@ -11,11 +11,12 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -123,24 +124,34 @@ def train(case: Case, enter: Callable[[DDP], AbstractContextManager[object]]) ->
     return states
 
 
-def equality(repeats: int = 1) -> dict[str, object]:
-    """Every case with Join and with EarlyExit: are all states equal, how far apart are they, did anything train."""
-    result: dict[str, object] = {}
-    for _ in range(repeats):
-        for case in (c for c in CASES if dist.get_world_size() <= c.largest_world):
-            divide = case.divide_by_initial_world_size
-            join = train(case, lambda model: Join([model], divide_by_initial_world_size=divide))  # noqa: B023
-            early = train(case, lambda model: EarlyExit([model], divide_by_initial_world_size=divide))  # noqa: B023
-            pairs = [(a[name], b[name]) for a, b in zip(join, early) for name in a]
-            start = build(case).state_dict()
-            result[case.name] = {
-                "equal": all(torch.equal(a, b) for a, b in pairs),
-                "apart": max(float((a - b).abs().max()) for a, b in pairs),
-                "moved": max(float((start[name] - value).abs().max()) for name, value in early[-1].items()),
-            }
-    with EarlyExit(build(CASES[0]), enable=False) as disabled:
-        result["disabled"] = type(disabled).__name__
+def equality(repeats: int) -> dict[str, dict[str, float]]:
+    """Every case with Join and with EarlyExit.
+
+    `apart`: the largest difference of any state after any epoch. `moved`: how far training moved the model.
+    """
+    result: dict[str, dict[str, float]] = {}
+    for case in [case for case in CASES if dist.get_world_size() <= case.largest_world] * repeats:
+        options = {"divide_by_initial_world_size": case.divide_by_initial_world_size}
+        join = train(case, partial(enter_join, **options))
+        early = train(case, partial(EarlyExit, **options))
+        start = build(case).state_dict()
+        before = result.get(case.name, {}).get("apart", 0.0)
+        result[case.name] = {
+            "apart": max([before, *(apart(a, b) for a, b in zip(join, early, strict=True))]),
+            "moved": apart(start, early[-1]),
+        }
     return result
+
+
+def enter_join(model: DDP, **options: bool) -> Join:
+    return Join([model], **options)
+
+
+def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """The largest difference between two states; 0 only when every tensor is equal bit by bit."""
+    if all(torch.equal(a[name], b[name]) for name in a):
+        return 0.0
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 def released() -> dict[str, object]:
@@ -152,7 +163,7 @@ def released() -> dict[str, object]:
     counts = {2: [2, 5], 3: [2, 8, 5]}[dist.get_world_size()]
     pids: list[int] = [0] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
-    expected = train(Case("sgd", epochs=[counts]), lambda model: Join([model]))[0]
+    expected = train(Case("sgd", epochs=[counts]), enter_join)[0]
     model = build(Case("sgd"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     result: dict[str, object] = {"gone": []}
@@ -168,7 +179,7 @@ def released() -> dict[str, object]:
                     leavers.remove(0)
                 result["gone"] = [leaver for leaver in leavers if ends(pids[leaver])]
     result["warned"] = [str(w.message) for w in warned if "rendezvous" in str(w.message)]
-    result["equal"] = all(torch.equal(expected[name], value) for name, value in model.state_dict().items())
+    result["apart"] = apart(expected, model.state_dict())
     one = torch.ones(1)
     dist.all_reduce(one)
     dist.barrier()
@@ -222,9 +233,11 @@ def play(scenario: str, out: Path) -> None:
     rank = dist.get_rank()
     name, _, argument = scenario.partition(":")
     if name == "equality":
-        result = equality(int(argument or 1))
+        result: object = equality(int(argument))
+    elif name == "released":
+        result = released()
     else:
-        result = {"released": released, "lost": lambda: lost(argument)}[name]()
+        result = lost(argument)
     (out / f"{rank}.json").write_text(json.dumps(result))
     if name == "lost":
         os._exit(0)  # its groups are broken
@@ -251,7 +264,7 @@ def main() -> None:
         done, status = os.waitpid(-1, os.WNOHANG)
         if done:
             codes[children.index(done)] = os.waitstatus_to_exitcode(status)
-        elif scenario == "lost:stopped" and len(codes) == world - 1 or time.monotonic() > deadline:
+        elif (scenario == "lost:stopped" and len(codes) == world - 1) or time.monotonic() > deadline:
             for rank, child in enumerate(children):
                 if rank not in codes:
                     os.kill(child, signal.SIGKILL)
