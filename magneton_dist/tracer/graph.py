@@ -13,7 +13,8 @@ the call of the backward pass, or none on a device thread. Python code in the ba
 functions, recomputation) has its own.
 
 Limits: a function under `torch.compile` shows as the extern kernels it calls; what a higher-order operator
-calls shows as that one operator; operators on other threads of the job do not show.
+calls shows as that one operator; operators on other threads of the job do not show; parameters that FSDP has
+gathered have no name, only the shards they come from have.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from magneton_dist.tracer.values import Values
 
 MOST_OPERATORS = 500_000  # of one step; the rest is left out and said
 
+_PLAIN = frozenset({int, bool, type(None)})
 _PASSIVE = torch._C._disabled_torch_dispatch_impl
 # Tensors without data, on which torch tries an operator out: nothing to record, and not to be deferred to.
 _SYMBOLIC = ("FakeTensor", "FunctionalTensor")
@@ -168,6 +170,8 @@ class GraphRecorder(TorchDispatchMode):
 
     def _mention(self, operator: _Operator, argument: Any, write: str | None) -> Any:
         """JSON form of an argument; its tensors are noted as inputs, or to be written, or both."""
+        if type(argument) in _PLAIN:
+            return argument
         if isinstance(argument, torch.Tensor):
             place = {"v": 0}
             if write is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from magneton_dist.tracer.model import Owned
 
+_STRIDED = torch.strided
+
 
 class _Storage:
     """One storage of the step."""
 
     __slots__ = ("device", "id", "made_here", "reference", "version", "writer")
 
-    def __init__(self, number: int, reference: object, device: str, writer: list[int] | None) -> None:
+    def __init__(self, number: int, reference: Any, device: str, writer: list[int] | None) -> None:
         self.id = number
         self.reference = reference  # keeps the address from being used again
         self.device = device
@@ -38,8 +41,9 @@ class Values:
     """The values of one step after another; ids go on counting, storages are forgotten at `forget`."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._storages_seen = 0
+        # Counters, for autograd's device threads come here too: taking the next number is atomic.
+        self._value_numbers = count(1)
+        self._storage_numbers = count(1)
         self.forget()
 
     def forget(self) -> None:
@@ -52,8 +56,7 @@ class Values:
 
     def read(self, tensor: torch.Tensor) -> int:
         """Id of the value that `tensor` holds now, as an operator's input."""
-        storage = self._storage(tensor) or self._add_storage(tensor, None)
-        key = _key(storage, tensor)
+        storage, key = self._look_up(tensor, None)
         value = self._ids.get(key)
         if value is None:
             value = self._add(key)
@@ -64,28 +67,27 @@ class Values:
 
     def write(self, tensors: list[torch.Tensor], outputs: list[int]) -> None:
         """The operator with these `outputs` wrote into `tensors`: a new version of their storages."""
-        storages = [self._storage(tensor) or self._add_storage(tensor, outputs) for tensor in tensors]
+        storages = [self._look_up(tensor, outputs)[0] for tensor in tensors]
         for storage in {storage.id: storage for storage in storages}.values():
             storage.version += 1
             storage.writer = outputs
 
     def produce(self, tensor: torch.Tensor, outputs: list[int]) -> int:
         """Id of the value that the operator with these `outputs` returned or wrote as `tensor`."""
-        storage = self._storage(tensor) or self._add_storage(tensor, outputs)
-        key = _key(storage, tensor)
+        key = self._look_up(tensor, outputs)[1]
         value = self._ids.get(key) or self._add(key)
         if value not in outputs:
             outputs.append(value)
         return value
 
     def version_of(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Storage of `tensor` and the writes to it so far; (0, 0) for a storage not seen in this step."""
-        storage = self._storage(tensor)
-        return (storage.id, storage.version) if storage is not None else (0, 0)
+        """Storage of `tensor` and the writes to it so far in this step."""
+        storage, _ = self._look_up(tensor, None)
+        return storage.id, storage.version
 
     def covers_storage(self, tensor: torch.Tensor) -> bool:
         """Is nothing of the storage left out of `tensor`? If so, overwriting `tensor` reads nothing."""
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not _STRIDED:
             return True
         return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
 
@@ -112,50 +114,39 @@ class Values:
                 slot,
             )
 
-    def _storage(self, tensor: torch.Tensor) -> _Storage | None:
-        if tensor.layout is torch.strided:
-            return self._storages.get(tensor.untyped_storage()._cdata)
-        known = self._opaque.get(id(tensor))
-        if known is not None and known.reference() is tensor:  # type: ignore[operator]
-            return known
-        return None
-
-    def _add_storage(self, tensor: torch.Tensor, writer: list[int] | None) -> _Storage:
-        self._storages_seen += 1
-        device = str(tensor.device)
-        if tensor.layout is torch.strided:
+    def _look_up(self, tensor: torch.Tensor, writer: list[int] | None) -> tuple[_Storage, _Key]:
+        """Storage of `tensor`, if new made by the operator with the outputs `writer`, and the key of its value."""
+        if tensor.layout is _STRIDED:
             untyped = tensor.untyped_storage()
-            storage = _Storage(self._storages_seen, StorageWeakRef(untyped), device, writer)
-            self._storages[untyped._cdata] = storage
+            address = untyped._cdata
+            storage = self._storages.get(address)
+            if storage is None:
+                storage = self._storages[address] = self._new(StorageWeakRef(untyped), tensor, writer)
+            offset, stride = tensor.storage_offset(), tensor.stride()
         else:
-            storage = _Storage(self._storages_seen, weakref.ref(tensor), device, writer)
-            self._opaque[id(tensor)] = storage
+            storage = self._opaque.get(id(tensor))
+            if storage is None or storage.reference() is not tensor:
+                storage = self._opaque[id(tensor)] = self._new(weakref.ref(tensor), tensor, writer)
+            offset, stride = 0, (0,) * tensor.dim()
+        key = (storage.id, storage.version, offset, tensor.shape, stride, tensor.dtype)
+        return storage, key  # type: ignore[return-value]
+
+    def _new(self, reference: Any, tensor: torch.Tensor, writer: list[int] | None) -> _Storage:
+        storage = _Storage(next(self._storage_numbers), reference, str(tensor.device), writer)
         self._by_id[storage.id] = storage
         return storage
 
     def _add(self, key: _Key) -> int:
-        self._count += 1
-        self._ids[key] = self._count
-        return self._count
+        value = self._ids[key] = next(self._value_numbers)
+        return value
 
     def _owners(self, owned: Iterable[Owned]) -> dict[int, dict[tuple[int, int], Owned]]:
         """Storage id -> (offset, number of elements) -> who owns that part of it."""
         owners: dict[int, dict[tuple[int, int], Owned]] = {}
         for owner in owned:
-            storage = self._storage(owner.tensor)
-            if storage is not None:
-                strided = owner.tensor.layout is torch.strided
-                part = (int(owner.tensor.storage_offset()) if strided else 0, owner.tensor.numel())
-                owners.setdefault(storage.id, {}).setdefault(part, owner)
+            storage, key = self._look_up(owner.tensor, None)
+            owners.setdefault(storage.id, {}).setdefault((key[2], owner.tensor.numel()), owner)
         return owners
-
-
-def _key(storage: _Storage, tensor: torch.Tensor) -> _Key:
-    if tensor.layout is torch.strided:
-        offset, stride = tensor.storage_offset(), tensor.stride()
-    else:
-        offset, stride = 0, (0,) * tensor.dim()
-    return storage.id, storage.version, offset, tensor.shape, stride, tensor.dtype  # type: ignore[return-value]
 
 
 def _role(
