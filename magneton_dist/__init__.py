@@ -12,7 +12,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "annotate": "magneton_dist.tracer.annotate",
     "load": "magneton_dist.records.store",
+    "record": "magneton_dist.frontends.record",
     "step": "magneton_dist.tracer.bootstrap",
 }
 

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.errors import RecordError
+from magneton_dist.records.annotations import fold
 from magneton_dist.records.schema import FRAME, IDS, TABLES, Table
 from magneton_dist.tracer.rows import FIELDS
 
@@ -109,7 +110,7 @@ def assemble(segments: Path) -> dict[str, pl.DataFrame]:
     tables = {name: _in_order(name, pl.concat(frames)) for name, frames in parts.items()}
     tables["steps"] = _without_void_steps(tables["steps"], tables["marks"])
     tables["collective_sums"] = _summed(tables["collective_sums"])
-    return tables
+    return fold(tables)
 
 
 def _segment_files(segments: Path) -> list[Path]:

@@ -104,7 +104,7 @@ OPS = Table("ops", "one operator of a traced step", {
     "outputs": Column(IDS, "", "value ids written"),
     "arguments": Column(STR, "", "JSON array of arguments; tensors stand as {\"v\": value id}"),
     "stack_id": Column(I64, "", "stack"),
-    "start_ns": Column(I64, "ns", "host start"),
+    "start_ns": Column(I64, "ns", "host start; null where a graph ran as a whole"),
     "end_ns": Column(I64, "ns", "host end"),
 })
 

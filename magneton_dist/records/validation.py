@@ -19,7 +19,7 @@ REQUIRED: dict[str, list[str]] = {
     "stamps": ["t_ns", "cpu_ns", "delay_ns"],
     "collectives": ["call_id", "group", "group_size", "op", "origin", "bytes", "issue_ns", "start_ns"],
     "collective_sums": ["group", "op", "origin", "count", "bytes", "duration_ns"],
-    "ops": ["op_id", "step", "name", "phase", "inputs", "outputs", "arguments", "start_ns", "end_ns"],
+    "ops": ["op_id", "step", "name", "phase", "inputs", "outputs", "arguments"],
     "values": ["value_id", "storage", "version", "shape", "stride", "dtype", "device", "bytes", "role"],
     "fingerprints": ["values", "exact", "elements", "l1", "l2", "l4", "shape"],
     "activities": ["device", "kind", "name", "start_ns", "end_ns"],
