@@ -8,11 +8,13 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from magneton_dist.cluster.calls import first_line
 from magneton_dist.cluster.guard import FOLDER, session_folder
 from magneton_dist.cluster.placement import LOGICAL, Node
 from magneton_dist.cluster.processes import Process, adopt_orphans, command, descendants, end
@@ -61,16 +63,23 @@ class Session:
         self.vitals: Vitals[str]
 
     def __enter__(self) -> Session:
-        if ray.is_initialized():
-            self._joined = True
-        elif self._address is None:
-            self._start()
-        else:
-            self._connect(self._address)
-        self.vitals = Vitals(self._servers())
+        try:
+            if ray.is_initialized():
+                self._joined = True
+            elif self._address is None:
+                self._start()
+            else:
+                self._connect(self._address)
+            self.vitals = Vitals(self._servers())
+        except BaseException:  # what has started so far must not stay
+            self._leave()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
         if not self._joined and not self._lost:
             ray.shutdown()
         if self.temporary is not None:
@@ -113,10 +122,10 @@ class Session:
                 os.waitpid(process.pid, os.WNOHANG)
 
     def _start(self) -> None:
-        given = os.environ.get(FOLDER)
-        self.temporary = Path(given) if given else session_folder()
+        self.temporary = _folder()
+        self.temporary.mkdir(mode=0o700, exist_ok=True)  # an earlier session of this process took it along
         adopt_orphans()  # of Ray's: those that a killed raylet leaves
-        settings = _SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        settings = _SETTINGS | {"RAY_AUTH_TOKEN": _token()}
         self._init(
             settings,
             address=LOCAL,
@@ -143,7 +152,7 @@ class Session:
                 ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise ClusterError(
-                f"Ray does not start: {error}",
+                f"Ray does not start: {first_line(error)}",
                 where=str(options["address"]),
                 do="check the address, or run `magneton-dist doctor`",
             ) from error
@@ -157,6 +166,20 @@ class Session:
             if node["NodeID"] == context.get_node_id():
                 found[HERE] = (node["NodeManagerAddress"], node["NodeManagerPort"])
         return found
+
+
+# Ray keeps the first token and the first folder that a process gave it, so all sessions of a process share them.
+
+
+@cache
+def _token() -> str:
+    return secrets.token_hex(16)
+
+
+@cache
+def _folder() -> Path:
+    given = os.environ.get(FOLDER)
+    return Path(given) if given else session_folder()
 
 
 @contextmanager
