@@ -18,14 +18,16 @@ _HOME = {
     "step": "magneton_dist.tracer.bootstrap",
 }
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", "sync", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return importlib.import_module("magneton_dist.sync")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted({*globals(), *__all__})

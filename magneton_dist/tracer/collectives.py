@@ -6,9 +6,11 @@ FSDP, functional collectives. The kernel notes the issue, calls on, and follows 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import sys
+import threading
 import time
 import weakref
 from typing import Any, Callable, NamedTuple
@@ -43,6 +45,9 @@ _REDUCING = frozenset({
 _POINT_TO_POINT = frozenset({"send", "recv_", "recv_any_source_"})
 _ROOTS = ("root_rank", "dst", "src")
 
+# A thread that Python did not start gets a new thread state for every callback, which costs five times the
+# callback. One more reference, never returned, keeps the state for the life of the thread.
+_keep_thread_state = ctypes.pythonapi.PyGILState_Ensure
 _graph_task = torch._C._current_graph_task_id
 
 _QUIESCE_S = 0.5
@@ -112,6 +117,7 @@ class Collectives:
         self._reported: set[int] = set()  # calls that have a row without an end
         self._callbacks: set[int] = set()  # calls whose future holds a Python function of ours
         self._called_back = False
+        self._backend_threads: set[int] = set()
         self._without_future: set[str] = set()
         self._waited: dict[int, tuple[Any, Row]] = {}  # by id: the work, or a weak reference, and its row
         self._dtypes = _DtypeNames()
@@ -273,6 +279,10 @@ class Collectives:
         try:
             if on_device is None:
                 self._ended(row)
+                thread = threading.get_ident()
+                if thread not in self._backend_threads:
+                    self._backend_threads.add(thread)
+                    _keep_thread_state()
             else:
                 self._on_device().ordered(on_device)
         except Exception as error:

@@ -24,15 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULT = REPOSITORY / "build" / "bench" / "tracer.json"
-BLOCK_STEPS = 2
-PAIRS = 16
+BLOCK_STEPS = 1
+PAIRS = 20
 GRAPH_PAIRS = 5
-START_UPS = 7
+START_UPS = 9
 TOKENS = 256
 START_UP = "import torch.distributed as d; d.init_process_group('gloo')"
 
@@ -94,9 +95,9 @@ def ddp() -> tuple[Any, Any]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    layers = [torch.nn.Linear(320, 320, bias=False) for _ in range(208)]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.3, gradient_as_bucket_view=True)
-    return model, torch.randn(TOKENS, 320)
+    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(208)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1, gradient_as_bucket_view=True)
+    return model, torch.randn(TOKENS, 512)
 
 
 def fsdp2() -> tuple[Any, Any]:
@@ -104,11 +105,11 @@ def fsdp2() -> tuple[Any, Any]:
     import torch
     from torch.distributed.fsdp import fully_shard
 
-    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(70)])
+    model = torch.nn.Sequential(*[torch.nn.Linear(768, 768) for _ in range(70)])
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    return model, torch.randn(TOKENS, 512)
+    return model, torch.randn(TOKENS, 768)
 
 
 class Switch:

@@ -54,7 +54,7 @@ def test_outside_the_backward_pass(expected: str, frames: list[origin.Frame]):
         ("ddp", [C10D, (f"{SITE}/distributed/algorithms/ddp_comm_hooks/default_hooks.py", 1, "_hook"), *ENGINE]),
         ("ddp", [(DDP, 1, "backward"), (f"{SITE}/autograd/function.py", 2, "apply"), *ENGINE]),
         ("ddp", [(SYNC, 1, "kernel"), *ENGINE]),
-        ("user", [C10D, LOGGER, ("/home/me/tp.py", 1, "backward"), (f"{SITE}/autograd/function.py", 2, "apply"), *ENGINE]),
+        ("user", [C10D, ("/home/me/tp.py", 1, "backward"), (f"{SITE}/autograd/function.py", 2, "apply"), *ENGINE]),
         ("fsdp", [C10D, (f"{SITE}/distributed/fsdp/_runtime_utils.py", 1, "_post_backward_hook"), *ENGINE]),
     ],
 )  # fmt: skip
