@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from magneton_dist.tracer.annotate import ENTER, LEAVE
+from magneton_dist.tracer.rows import ENTER, LEAVE
 
 PREFIX = "annotated"
 _VERSION = ["value_id", "storage", "version"]

@@ -18,9 +18,6 @@ import torch
 from magneton_dist.errors import InputError
 from magneton_dist.tracer.model import local
 
-ENTER = "magneton_dist.enter.default"
-LEAVE = "magneton_dist.leave.default"
-
 _LIBRARY = torch.library.Library("magneton_dist", "FRAGMENT")
 for _name in ("enter", "leave"):
     _LIBRARY.define(f"{_name}(str name, Tensor[] tensors, str[] names) -> ()")

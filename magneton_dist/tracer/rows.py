@@ -9,6 +9,9 @@ from __future__ import annotations
 
 FORMAT_VERSION = 1
 
+# operators that mark the ends of an annotated stretch: see magneton_dist.tracer.annotate
+ENTER, LEAVE = "magneton_dist.enter.default", "magneton_dist.leave.default"
+
 FIELDS: dict[str, tuple[str, ...]] = {
     # cumulative clocks of the main thread: its CPU time and the time it waited for a core
     "stamp": ("t_ns", "cpu_ns", "delay_ns"),
