@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from magneton_dist.matching.graph import Ints
-from magneton_dist.matching.pairing import Pairing, Side
+from magneton_dist.matching.arrays import Ints
+from magneton_dist.matching.sides import Pairing, Side
 
 LIMIT = 20
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from magneton_dist.matching.arrays import Floats, Ints
 from magneton_dist.matching.cycles import drop_crossing_pairs
-from magneton_dist.matching.graph import Floats, Ints, MatchGraph
+from magneton_dist.matching.graph import MatchGraph
 from magneton_dist.matching.groups import group_values
 from magneton_dist.matching.labels import label_values
-from magneton_dist.matching.pairing import Pairing, Side, pair_groups
+from magneton_dist.matching.pairing import pair_groups
 from magneton_dist.matching.regions import Regions, cut_regions
+from magneton_dist.matching.sides import Pairing, Side
 
 
 @dataclass(frozen=True, eq=False)

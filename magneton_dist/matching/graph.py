@@ -6,49 +6,21 @@ order. Value features come from the fingerprints (`matching.fingerprints`); this
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from magneton_dist.matching.arrays import Bools, Floats, Ints, Ragged
+from magneton_dist.matching.fingerprints import Fingerprints
 
-FEATURES = 5  # |x|2, |x|1/(|x|2 sqrt N), |x|4/|x|2, sum/(|x|2 sqrt N), non-finite fraction
+INTEGER, FLOAT, COMPLEX = 0, 1, 2  # kinds of numbers; integers with bools
+UNKNOWN = -1  # no fingerprint: equal to nothing
 LAYOUT_OPERATORS = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "split",
     "split_with_sizes", "unsqueeze", "squeeze", "clone", "contiguous", "_to_copy", "copy_", "detach", "alias",
     "as_strided", "unbind", "chunk", "narrow", "cat", "stack", "lift_fresh", "wait_tensor", "_conj", "numpy_T",
 })
-
-
-@dataclass(frozen=True, eq=False)
-class Ragged:
-    """Lists of ints of different lengths: list i is ``flat[start[i]:start[i + 1]]``."""
-
-    start: Ints
-    flat: Ints
-
-    @classmethod
-    def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
-        """Pack `lists`."""
-        start = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(x) for x in lists], out=start[1:])
-        flat = np.fromiter((v for x in lists for v in x), np.int64, int(start[-1]))
-        return cls(start, flat)
-
-    @property
-    def rows(self) -> Ints:
-        """The list that each entry of `flat` belongs to."""
-        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
-
-    def lists(self) -> list[list[int]]:
-        """As Python lists."""
-        flat, start = self.flat.tolist(), self.start.tolist()
-        return [flat[i:j] for i, j in zip(start, start[1:], strict=False)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +35,15 @@ class MatchGraph:
     phases: Ints  # code per operator
     inputs: Ragged
     outputs: Ragged
-    kind: Ints  # 0 integer or bool, 1 floating, 2 complex
+    kind: Ints  # INTEGER, FLOAT, COMPLEX or UNKNOWN
     numel: Ints
-    features: Floats
+    features: Floats  # |x|2, |x|1/(|x|2 sqrt N), |x|4/|x|2, sum/|x|1, share of elements that are not finite
     checksum: Ints  # order-independent sum over the bits of all elements
     anchor: Bools  # False: constant, zero, noise or tiny, too common to say which value it is
     slot: Ints  # code of the parameter's name and role, equal in both graphs for equal names; -1 unknown
+    # for the second look at values that the features cannot tell apart
+    fingerprints: Fingerprints | None = None
+    fingerprint: Ints | None = None  # (values,) row in `fingerprints`, -1 without one
 
     @property
     def n_ops(self) -> int:

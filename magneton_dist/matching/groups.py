@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from magneton_dist.matching.graph import LAYOUT_OPERATORS, Bools, Ints, MatchGraph
+from magneton_dist.matching.arrays import Bools, Ints
+from magneton_dist.matching.graph import LAYOUT_OPERATORS, UNKNOWN, MatchGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +32,7 @@ def group_values(graph: MatchGraph) -> Groups:
     out_op, out_value = graph.outputs.rows, graph.outputs.flat
     layout = np.fromiter((n in LAYOUT_OPERATORS for n in graph.names), bool, graph.n_ops)
 
-    # One number per distinct (checksum, numel), so that (operator, content) packs into one key.
-    content = np.unique(np.stack([graph.checksum, graph.numel], axis=1), axis=0, return_inverse=True)[1].ravel()
+    content = _contents(graph)
     span = int(content.max(initial=0)) + 1
     in_key = in_op * span + content[in_value]
     out_key = out_op * span + content[out_value]
@@ -49,11 +50,25 @@ def group_values(graph: MatchGraph) -> Groups:
     by_group = np.argsort(of_value, kind="stable")
     bounds = np.searchsorted(of_value[by_group], np.arange(count + 1)).tolist()
     flat = by_group.tolist()
-    members = [flat[i:j] for i, j in zip(bounds, bounds[1:], strict=False)]
+    members = [flat[i:j] for i, j in pairwise(bounds)]
 
-    # An operator is the identity when all of its outputs stay in groups it has read.
+    # An operator is the identity where all of its outputs stay in groups it has read.
     in_group = np.unique(in_op * count + of_value[in_value])
     kept = np.isin(out_op * count + of_value[out_value], in_group)
     outputs = np.bincount(out_op, minlength=graph.n_ops)
     identity = (outputs > 0) & (np.bincount(out_op, weights=kept, minlength=graph.n_ops) == outputs)
     return Groups(of_value, members, identity)
+
+
+def _contents(graph: MatchGraph) -> Ints:
+    """(values,) one number per distinct (kind, numel, checksum), so that (operator, content) packs into a key."""
+    order = np.lexsort((graph.checksum, graph.numel, graph.kind))
+    changes = np.zeros(len(order), bool)
+    for column in (graph.checksum, graph.numel, graph.kind):
+        sorted_ = column[order]
+        changes[1:] |= sorted_[1:] != sorted_[:-1]
+    # what has no fingerprint equals nothing, not even the same
+    changes |= graph.kind[order] == UNKNOWN
+    content = np.empty(len(order), np.int64)
+    content[order] = np.cumsum(changes)
+    return content

@@ -14,9 +14,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from magneton_dist.matching.arrays import Ints
 from magneton_dist.matching.cycles import quotient_edges
-from magneton_dist.matching.graph import Ints
-from magneton_dist.matching.pairing import Pairing, Side
+from magneton_dist.matching.sides import Pairing, Side
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,21 @@ def cut_regions(pairing: Pairing) -> Regions:
     skip = np.concatenate([_identity_id(a), _identity_id(b)])
     region[skip >= 0] = region_of_id[skip[skip >= 0]]
     ra, rb = region[: a.graph.n_ops], region[a.graph.n_ops :]
+    for side, of_op in ((a, ra), (b, rb)):
+        _follow_inputs(side, of_op)
     return _number(ra, rb, *_leftovers(a, b, ra, rb))
+
+
+def _follow_inputs(side: Side, region: Ints) -> None:
+    """An operator that leads nowhere and makes nothing new (a view, a read by the host) goes with its input."""
+    graph = side.graph
+    producer = graph.producers()
+    made = np.diff(graph.outputs.start) > 0
+    for op in np.nonzero((region < 0) & (side.groups.identity | ~made))[0]:
+        writers = producer[graph.inputs[int(op)]]
+        writers = writers[writers >= 0]
+        if len(writers):
+            region[op] = region[writers[0]]
 
 
 def _identity_id(side: Side) -> Ints:
@@ -171,7 +185,8 @@ def _leftovers(a: Side, b: Side, ra: Ints, rb: Ints) -> tuple[Ints, Ints]:
 
 def _components(edges: Ints, n: int) -> Ints:
     graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(n, n))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    component: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
+    return component
 
 
 def _number(ra: Ints, rb: Ints, la: Ints, lb: Ints) -> Regions:
@@ -193,7 +208,8 @@ def _order_of_first(values: Ints) -> Ints:
     """Distinct non-negative values in order of first appearance."""
     values = values[values >= 0]
     distinct, first = np.unique(values, return_index=True)
-    return distinct[np.argsort(first, kind="stable")]
+    in_order: Ints = distinct[np.argsort(first, kind="stable")]
+    return in_order
 
 
 def _lookup(order: Ints, values: Ints) -> Ints:

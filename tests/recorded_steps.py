@@ -1,0 +1,52 @@
+"""Record one step of a torch callable the way the tracer does in a job."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from magneton_dist.matching.recorded import StepGraph, step_graph
+from magneton_dist.records.assembly import assemble
+from magneton_dist.tracer.fingerprints import Fingerprints
+from magneton_dist.tracer.graph import GraphRecorder
+from magneton_dist.tracer.spool import Spool
+from magneton_dist.tracer.stacks import Stacks
+
+
+def record(step: Callable[[], object], steps: int = 1, spectra: bool = False) -> dict[str, pl.DataFrame]:
+    """The tables of `steps` calls of `step`.
+
+    Models and optimizers of earlier recordings must be gone: names are looked for in the whole process.
+    """
+    gc.collect()
+    with TemporaryDirectory() as folder:
+        spool = Spool(folder, 1e10)
+        recorder = GraphRecorder(spool, Stacks(spool), Fingerprints(spool, spectra))
+
+        def begins(*_: object) -> None:
+            recorder.phase = "optimizer"
+
+        def ends(*_: object) -> None:
+            recorder.phase = None
+
+        hooks = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
+        try:
+            for number in range(steps):
+                recorder.start(number)
+                step()
+                recorder.stop()
+        finally:
+            for hook in hooks:
+                hook.remove()
+            spool.close()
+        return assemble(Path(folder))
+
+
+def graph_of(tables: dict[str, pl.DataFrame], step: int | None = None) -> StepGraph:
+    """The graph of a recorded step."""
+    return step_graph(tables["ops"], tables["values"], tables["fingerprints"], step)
