@@ -29,6 +29,9 @@ Limits:
 - Under torchrun on several nodes, the agent of the node that hosts the store must outlive the others: do not
   release all ranks of that node while others train.
 - Each time ranks leave, the others connect two new groups (about 2 ms with gloo and few ranks).
+- With a static graph, every rank needs a batch in the first epoch, as with Join.
+- With NCCL, a released rank aborts its communicators, because destroying them may wait for the others. This
+  path has not been run yet.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ class Membership:
         self.over = False
         self.leads = False
         self._parked: list[int] = []
+        self._before = self.live  # `live` before the last ranks left
         self._timeout = timeout
         self._name = f"early_exit/{name}/{_entered[name]}"
         self._store: Any = PrefixStore(self._name, distributed_c10d._get_default_store())
