@@ -30,6 +30,7 @@ from magneton_dist.records.audit import (
 from magneton_dist.records.manifest import Manifest
 
 DETECTORS = (shadow.alone, straggler.alone)
+CONTENDED = 0.10  # more of the wanted CPU time than this spent waiting for a core: the run was disturbed
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,12 @@ def _run_notes(variants: dict[str, list[RunFacts]]) -> list[str]:
     for name, facts in variants.items():
         if not facts:
             notes.append(f"{name}: no run of this variant could be counted")
+        contention = [s.contention for f in facts for s in f.ranks.values() if s.contention is not None]
+        if max(contention, default=0.0) > CONTENDED:
+            notes.append(
+                f"{name}: disturbed: its ranks waited for a core in up to {max(contention):.0%} of the time they "
+                "wanted one; times and modelled joules include that"
+            )
         for f in facts:
             notes += [f"{name}: {note}" for note in (*f.notes, *f.manifest.disturbed)]
             notes += [f"{name}: rank {rank}: {note}" for rank, s in f.ranks.items() for note in s.notes]

@@ -39,7 +39,7 @@ def _of_rank(runs: VariantRuns, rank: int) -> Finding | None:
     shadows = calls.filter(pl.col("origin") == "join_shadow")
     collectives = round(shadows["count"].sum() / n)
     control = round(calls["count"].sum() / n) - collectives
-    zero_bytes = round(calls["zero_bytes"].sum() / n)
+    zero_bytes = round(shadows["zero_bytes"].sum() / n)
     stack = _stack(of_rank)
     line = user_line(stack)
     released = _above(runs, rank, "bare_idle")

@@ -17,8 +17,6 @@ from magneton_dist.timeline.states import rank_states
 from magneton_dist.timeline.sums import waits
 from magneton_dist.timeline.window import Window
 
-CONTENDED = 0.10  # more of the wanted CPU time than this spent waiting for a core: the run was disturbed
-
 
 @dataclass(frozen=True)
 class Supply:
@@ -69,8 +67,6 @@ def account(
     steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
     units, unit = _units(steps)
     notes = list(energy.notes)
-    if timeline.contention is not None and timeline.contention > CONTENDED:
-        notes.append(f"disturbed: waited for a core in {timeline.contention:.0%} of the time it wanted one")
     if not rank.distributed:
         notes.append("never initialised torch.distributed: audited by itself, without collectives")
     notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]
