@@ -77,8 +77,8 @@ def _of_rank(runs: VariantRuns, rank: int) -> Finding | None:
         ),
         evidence=evidence,
         fix=(
-            f"Replace Join([model]){at} by magneton_dist.sync.EarlyExit(model, on_finish=\"release\"): a finished "
-            "rank leaves instead of reducing zeros, results stay equal. Or give the ranks equal work."
+            f"Use `magneton_dist.sync.EarlyExit(model, on_finish=\"release\")` in place of Join([model]){at}: a "
+            "finished rank leaves instead of reducing zeros, and the results stay equal. Or give the ranks equal work."
         ),
     )
 
