@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "annotate": "magneton_dist.tracer.annotate",
+    "compare": "magneton_dist.frontends.compare",
     "load": "magneton_dist.records.store",
     "record": "magneton_dist.frontends.record",
     "step": "magneton_dist.tracer.bootstrap",

@@ -150,20 +150,32 @@ def _watch_groups(c10d: Any) -> None:
 
 
 def _watch_optimizers(module: Any) -> None:
-    """Hooks of all optimizers, for the life of the process: torch iterates over them while it calls them."""
+    """Hooks of all optimizers, for the life of the process: torch iterates over them while it calls them.
+
+    A compiled step has none: dynamo, which traces through the hooks, must find them empty.
+    """
+    from magneton_dist.tracer import uncompiled
+
+    torch = sys.modules["torch"]
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if _session is not None:
             with _Quietly():
                 _session.steps.optimizer_begins()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if _settings is not None:
             with _Quietly():
                 session = _rank(first_group=None)
                 if session is not None:
                     session.steps.optimizer_ends(optimizer)
 
+    for entry in (before, after, step):
+        uncompiled.ends_here(entry)
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 import torch.distributed as dist
 
-from magneton_dist.tracer import origin, payload
+from magneton_dist.tracer import origin, payload, uncompiled
 from magneton_dist.tracer.device_times import DeviceCall, DeviceTimes
 from magneton_dist.tracer.rows import FIELDS
 from magneton_dist.tracer.spool import Spool
@@ -140,6 +140,8 @@ class Collectives:
         # A library of the job that comes later may handle the same operators; torch must not refuse it.
         known.difference_update(library._op_impls)
         self._library = library
+        for entry in (self._issued, self._returned, self._ended):
+            uncompiled.ends_here(entry)
         self._follow_waits()
 
     def add_group(self, group: Any) -> str:
@@ -194,6 +196,7 @@ class Collectives:
                 returned(operator, args, *call, out)
             return out
 
+        uncompiled.passes_through(kernel)
         return kernel
 
     def _issued(self, operator: _Operator, args: Any) -> _Call | None:
@@ -304,6 +307,7 @@ class Collectives:
                     self._ended(entry[1])
             return result
 
+        uncompiled.passes_through(wait_and_note)
         dist.Work.wait = wait_and_note  # type: ignore[method-assign, assignment]
 
     def _ended(self, row: Row) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.distributed.algorithms import join
 
+from magneton_dist.tracer import uncompiled
 from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stacks import Stacks
 
@@ -38,5 +39,9 @@ def follow(spool: Spool, stacks: Stacks) -> None:
         finally:
             mark("join_done", stack_id)
 
+    uncompiled.passes_through(__enter__)
+    uncompiled.passes_through(__exit__)
+    uncompiled.ends_here(mark)
+    uncompiled.ends_here(stacks.here)
     join.Join.__enter__ = __enter__  # type: ignore[method-assign]
     join.Join.__exit__ = __exit__  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from magneton_dist.tracer import uncompiled
 from magneton_dist.tracer.environment import PID, Settings
 from magneton_dist.tracer.identity import Identity, claim
 from magneton_dist.tracer.spool import Spool
@@ -59,6 +60,7 @@ class Session:
             warmed_up=self._warmed_up,
             stop=self._stop,
         )
+        uncompiled.ends_here(self.spool.guard)
         self._follow_backwards()
         self._follow_scalers()
         self._follow_exit()
@@ -186,17 +188,18 @@ class Session:
         if run is None:
             self.spool.fault("steps", "this torch has no single entry to backward passes")
             return
-        steps, spool = self.steps, self.spool
+        steps, spool, guard = self.steps, self.spool, self.spool.guard
 
         @functools.wraps(run)
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if not spool.live or torch._C._current_graph_task_id() != -1:  # within another one: checkpointing
                 return run(*args, **kwargs)
-            spool.guard("steps", steps.backward_begins)
+            guard("steps", functools.partial(steps.backward_begins, args[0]))
             result = run(*args, **kwargs)
-            spool.guard("steps", steps.backward_ends)
+            guard("steps", steps.backward_ends)
             return result
 
+        uncompiled.passes_through(_engine_run_backward)
         torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
 
     def _follow_scalers(self) -> None:
@@ -213,6 +216,7 @@ class Session:
                 spool.guard("steps", functools.partial(steps.optimizer_ends, optimizer))
             return result
 
+        uncompiled.passes_through(step_or_skip)
         scaler.step = step_or_skip  # type: ignore[method-assign]
 
     def _follow_exit(self) -> None:

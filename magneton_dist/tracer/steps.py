@@ -2,14 +2,16 @@
 
 A step ends with the optimizer: at the first firing of its step hooks after a new backward pass (at the last
 of several optimizers that take turns), at the end of a backward pass that updates its parameters itself, or
-where `magneton_dist.step` is called, which overrides all else. A job whose optimizer torch does not know has
-its steps end with the backward pass.
+where `magneton_dist.step` is called, which overrides all else. An optimizer whose hooks do not fire (it is not
+torch's, or it is compiled) shows itself by the parameters it writes: the step ends where the next backward
+pass begins. Where even that cannot be seen, a step is a backward pass.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any, Callable, Protocol
 
 import torch
@@ -17,8 +19,9 @@ import torch
 from magneton_dist.tracer.environment import Capture
 from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stamps import Stamps
+from magneton_dist.tracer.updates import ParameterWatch
 
-# So many backward passes without an optimizer are no gradient accumulation: the optimizer is not torch's.
+# So many backward passes without any sign of an optimizer are no gradient accumulation.
 _BACKWARDS_WITHOUT_OPTIMIZER = 64
 # An optimizer that has not fired for so many steps belongs to an earlier training.
 _IDLE_STEPS = 20
@@ -85,16 +88,23 @@ class Steps:
         self._fired_in_step: dict[int, int] = {}  # when last
         self._backward_ends_ns: list[int] = []  # not yet taken for steps
         self._backwards_are_steps = False
+        self._parameters = ParameterWatch()
+        self._updates_seen = False
         if capture.warmup_steps == 0:
             warmed_up()
         self._begin()
 
     # --- what the session's hooks report -------------------------------------------------------------------
 
-    def backward_begins(self) -> None:
-        """A backward pass starts."""
+    def backward_begins(self, outputs: Iterable[Any]) -> None:
+        """A backward pass starts from `outputs`."""
         if self._fired:
             self._next_turn()
+        elif not self.firings and not self._by_call and self._parameters.changed(outputs):
+            self._updates_seen = True
+            self._backward_ends_ns.clear()
+            self._spool.fault("steps", "no optimizer's hooks fire: a step ends where the next backward begins")
+            self._close()
 
     def backward_ends(self) -> None:
         """A backward pass is over."""
@@ -104,7 +114,7 @@ class Steps:
             self._fired_in_backward = False
             self._close()
         elif not self.firings:
-            self._count_backward()
+            self._count_backward(time.monotonic_ns())
 
     def optimizer_begins(self) -> None:
         """An optimizer's step starts."""
@@ -146,6 +156,10 @@ class Steps:
     def finish(self) -> None:
         """The process ends: write what is still held back."""
         if not self.firings and not self._by_call:
+            if self._updates_seen:
+                del self._backward_ends_ns[:-1]
+            else:
+                self._say_backwards()
             self._write_backwards()
         self._stop_graph()
 
@@ -173,17 +187,23 @@ class Steps:
         self._fired.clear()
         self._closed = False
 
-    def _count_backward(self) -> None:
-        self._backward_ends_ns.append(self._stamps.stamp())
+    def _count_backward(self, end_ns: int) -> None:
+        self._backward_ends_ns.append(end_ns)
+        self._stamps.stamp()
+        if self._updates_seen:
+            return
         if self._backwards_are_steps or len(self._backward_ends_ns) >= _BACKWARDS_WITHOUT_OPTIMIZER:
             self._backwards_are_steps = True
+            self._say_backwards()
             self._stop_graph()
             self._write_backwards()
             self._begin()
 
-    def _write_backwards(self) -> None:
+    def _say_backwards(self) -> None:
         if self._backward_ends_ns:
-            self._spool.fault("steps", "no optimizer of torch takes steps: a step is a backward pass")
+            self._spool.fault("steps", "no optimizer can be seen: a step is a backward pass")
+
+    def _write_backwards(self) -> None:
         for end_ns in self._backward_ends_ns:
             self._write(end_ns, None, None)
         self._backward_ends_ns.clear()

@@ -51,7 +51,7 @@ class Job:
 
     def backward(self, times: int = 1) -> None:
         for _ in range(times):
-            self.steps.backward_begins()
+            self.steps.backward_begins([])
             self.steps.backward_ends()
 
     def fire(self, *optimizers: Any) -> None:
@@ -140,7 +140,7 @@ def test_an_optimizer_that_needs_no_backward_pass(rows):
 def test_optimizer_in_backward(rows, monkeypatch: pytest.MonkeyPatch):
     job, optimizers = Job(rows), [Optimizer() for _ in range(5)]
     for _ in range(3):
-        job.steps.backward_begins()
+        job.steps.backward_begins([])
         with monkeypatch.context() as inside:
             inside.setattr(torch._C, "_current_graph_task_id", lambda: 7)
             job.fire(*optimizers)
@@ -198,6 +198,20 @@ def test_few_backward_passes_become_steps_at_the_end(rows):
     assert job.written == []
     job.steps.finish()
     assert [row[0] for row in job.written] == [0, 1, 2, 3, 4]
+
+
+def test_an_optimizer_that_does_not_fire_shows_by_what_it_writes(rows):
+    job, parameter = Job(rows), torch.nn.Parameter(torch.ones(3))
+    for _ in range(4):
+        for _ in range(2):  # gradient accumulation
+            job.steps.backward_begins([(parameter * 2).sum()])
+            job.steps.backward_ends()
+        with torch.no_grad():
+            parameter.sub_(0.1)
+    assert len(job.written) == 3  # the last one is seen with the next backward pass
+    job.steps.finish()
+    assert [row[0] for row in job.written] == [0, 1, 2, 3]
+    assert len(rows.of("fault")) == 1
 
 
 def test_long_accumulation_is_not_taken_for_steps(rows):
