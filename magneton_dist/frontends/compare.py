@@ -1,0 +1,220 @@
+"""`magneton_dist.compare`: which operators of two records do the same work.
+
+For records of one rank each, of any framework, without energies; whole runs are compared by
+`magneton-dist compare`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from magneton_dist.errors import InputError, RecordError
+from magneton_dist.frontends.graph_record import GraphRecord
+from magneton_dist.matching.arrays import Ints
+from magneton_dist.matching.frontier import match, region_confidence
+from magneton_dist.matching.recorded import StepGraph, step_graph, tolerance
+from magneton_dist.records.schema import F64, I64, IDS, STR, Column, Table
+from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, load
+
+MOST_LINES = 24  # regions that are printed
+MOST_NAMES = 6  # operators of a region that are printed
+
+Comparable = GraphRecord | RankRecord | RunRecord | str | os.PathLike[str]
+
+NAMES = pl.List(STR)
+REGIONS = Table("regions", "operators of two graphs that do the same work, or that only one of them has", {
+    "kind": Column(STR, "", "matched (same values out), unmatched (both sides, other values out), only a, only b"),
+    "confidence": Column(F64, "", "Jaccard similarity of the matched values that both sides read"),
+    "ops_a": Column(IDS, "", "op ids in a, in order of execution"),
+    "ops_b": Column(IDS, "", "op ids in b"),
+    "names_a": Column(NAMES, "", "names of these operators"),
+    "names_b": Column(NAMES, "", "names of these operators"),
+    "bytes_a": Column(I64, "bytes", "read and written by these operators"),
+    "bytes_b": Column(I64, "bytes", "read and written by these operators"),
+    "seconds_a": Column(F64, "s", "time of these operators on the host; null when it is not known of each"),
+    "seconds_b": Column(F64, "s", "time of these operators on the host; null when it is not known of each"),
+    "line_a": Column(STR, "", "innermost line of source of the first operator that has one"),
+    "line_b": Column(STR, "", "innermost line of source of the first operator that has one"),
+})  # fmt: skip
+PAIRS = Table("pairs", "values of two graphs that hold the same numbers", {
+    "values_a": Column(IDS, "", "value ids in a: one, its views and copies, or the parts that make up b's"),
+    "values_b": Column(IDS, "", "value ids in b"),
+    "confidence": Column(I64, "", "3 (one of a kind) down to 0 (similar surroundings)"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class GraphComparison:
+    """Two graphs side by side: tables `REGIONS` and `PAIRS`.
+
+    Attributes:
+        a, b: names of the records.
+        regions: every operator of both is in exactly one.
+        pairs: the values by which the regions were cut.
+        covered_a, covered_b: share of the bytes that operators move which matched regions move.
+    """
+
+    a: str
+    b: str
+    regions: pl.DataFrame = field(repr=False)
+    pairs: pl.DataFrame = field(repr=False)
+    covered_a: float
+    covered_b: float
+
+    def __str__(self) -> str:
+        """The regions that move most bytes, a line each."""
+        matched = f"{len(self.matched)} of {len(self.regions)} regions match"
+        covered = f"they move {self.covered_a:.1%} of the bytes of a and {self.covered_b:.1%} of b's"
+        heads = f"{'bytes a':>12}{'bytes b':>12}  operators of a  |  of b"
+        lines = [f"a: {self.a}", f"b: {self.b}", f"{matched}; {covered}", "", heads]
+        largest = self.regions.sort(pl.max_horizontal("bytes_a", "bytes_b"), descending=True).head(MOST_LINES)
+        for region in largest.iter_rows(named=True):
+            names = [_listed(region[f"names_{letter}"]) for letter in "ab"]
+            lines.append(f"{region['bytes_a']:>12,}{region['bytes_b']:>12,}  {names[0]}  |  {names[1]}")
+        if len(self.regions) > MOST_LINES:
+            lines.append(f"{'':24}  and {len(self.regions) - MOST_LINES} smaller ones")
+        return "\n".join(lines)
+
+    @property
+    def matched(self) -> pl.DataFrame:
+        """The regions that make the same values on both sides."""
+        return self.regions.filter(pl.col("kind") == "matched")
+
+
+def compare(a: Comparable, b: Comparable, *, rank: int = 0, eps: float | None = None) -> GraphComparison:
+    """Match the first traced step of two records.
+
+    Args:
+        a, b: what `magneton_dist.record` returned, or a run, its folder, or one rank of it.
+        rank: which one of a run.
+        eps: relative tolerance of values; by default 1e-3, or 1e-2 where 16 or 8 bits take part.
+
+    Raises:
+        InputError: a record has no such rank, no graph or no fingerprints.
+    """
+    records = [_opened(record, rank) for record in (a, b)]
+    graphs = [_graph(record) for record in records]
+    one, two = graphs
+    found = match(one.graph, two.graph, tolerance(one, two) if eps is None else eps)
+    count = found.regions.count
+    sides = [
+        _side(record, graph, region, count, letter)
+        for record, graph, region, letter in zip(
+            records, graphs, (found.regions.a, found.regions.b), "ab", strict=True
+        )
+    ]
+    empty_a, empty_b = (side[f"ops_{letter}"].list.len() == 0 for side, letter in zip(sides, "ab", strict=True))
+    made = np.arange(count) < found.regions.matched
+    kinds = np.where(empty_b, "only a", np.where(empty_a, "only b", np.where(made, "matched", "unmatched")))
+    certain = region_confidence(found, one.graph, two.graph)
+    regions = pl.concat(
+        [pl.DataFrame({"kind": kinds, "confidence": certain}, schema={"kind": STR, "confidence": F64}), *sides],
+        how="horizontal",
+    ).select(*REGIONS.schema)
+    pairs = pl.DataFrame(
+        {
+            "values_a": _values_of(one, found.value_a, found.ids),
+            "values_b": _values_of(two, found.value_b, found.ids),
+            "confidence": found.confidence,
+        },
+        schema=PAIRS.schema,
+    )
+    covered_a, covered_b = (_covered(regions, f"bytes_{letter}") for letter in "ab")
+    return GraphComparison(_name(records[0]), _name(records[1]), regions, pairs, covered_a, covered_b)
+
+
+def _listed(names: Sequence[str]) -> str:
+    short = [name.split(".")[1] if "." in name else name for name in names]
+    more = f" +{len(short) - MOST_NAMES}" if len(short) > MOST_NAMES else ""
+    return " ".join(short[:MOST_NAMES]) + more if short else "-"
+
+
+def _opened(record: Comparable, rank: int) -> GraphRecord | RankRecord:
+    if isinstance(record, (str, os.PathLike)):
+        loaded = load(Path(record))
+        if isinstance(loaded, AuditRecord):
+            raise InputError(
+                "is a whole audit", where=str(loaded.folder), do="give the folder of one run: VARIANT/REPEAT below it"
+            )
+        record = loaded
+    if isinstance(record, RunRecord):
+        if rank not in record.ranks:
+            known = ", ".join(map(str, record.ranks)) or "none"
+            raise RecordError(f"rank {rank} left no tables", where=str(record.folder), do=f"ranks with tables: {known}")
+        return record.ranks[rank]
+    return record
+
+
+def _graph(record: GraphRecord | RankRecord) -> StepGraph:
+    fingerprints = record.table("fingerprints")
+    if fingerprints.is_empty():
+        raise RecordError("values have no fingerprints", where=_name(record), do="set capture.fingerprints: standard")
+    return step_graph(record.table("ops"), record.table("values"), fingerprints)
+
+
+def _name(record: GraphRecord | RankRecord) -> str:
+    return f"{record.name} ({record.framework})" if isinstance(record, GraphRecord) else str(record.folder)
+
+
+def _side(
+    record: GraphRecord | RankRecord, graph: StepGraph, region: Ints, count: int, letter: str
+) -> pl.DataFrame:
+    """The columns of one side, one row per region."""
+    moved = _moved_bytes(graph.ops, record.table("values"))
+    lines = {stack: _line(frames) for stack, frames in record.table("stacks").iter_rows()}
+    seconds = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
+    every = graph.ops.select(
+        region=pl.Series(region),
+        op="op_id",
+        name="name",
+        moved=moved,
+        seconds=seconds,
+        line=pl.col("stack_id").replace_strict(lines, default=None, return_dtype=STR),
+    )
+    known = pl.when(pl.col("seconds").is_not_null().all()).then(pl.col("seconds").sum())
+    grouped = every.group_by("region", maintain_order=True).agg(
+        pl.col("op").alias(f"ops_{letter}"),
+        pl.col("name").alias(f"names_{letter}"),
+        pl.col("moved").sum().alias(f"bytes_{letter}"),
+        known.alias(f"seconds_{letter}"),
+        pl.col("line").drop_nulls().first().alias(f"line_{letter}"),
+    )
+    rows = pl.DataFrame({"region": np.arange(count)}, schema={"region": I64})
+    joined = rows.join(grouped, on="region", how="left", maintain_order="left").drop("region")
+    empty = [pl.col(f"{kind}_{letter}").fill_null([]) for kind in ("ops", "names")]
+    return joined.with_columns(*empty, pl.col(f"bytes_{letter}", f"seconds_{letter}").fill_null(0))
+
+
+def _moved_bytes(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
+    moved = (
+        ops.select("op_id", value_id=pl.concat_list("inputs", "outputs").list.unique())
+        .explode("value_id", empty_as_null=True)
+        .join(values.select("value_id", "bytes"), on="value_id", how="left")
+        .group_by("op_id")
+        .agg(pl.col("bytes").sum())
+    )
+    return ops.select("op_id").join(moved, on="op_id", how="left", maintain_order="left")["bytes"]
+
+
+def _line(frames: Sequence[dict[str, object]]) -> str | None:
+    return f"{frames[0]['file']}:{frames[0]['line']} {frames[0]['function']}" if frames else None
+
+
+def _values_of(graph: StepGraph, ids: Ints, count: int) -> list[list[int]]:
+    """Value ids of the record, by matched id."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    for value, i in zip(graph.values["value_id"].to_list(), ids.tolist(), strict=True):
+        if i >= 0 and value not in found[i]:
+            found[i].append(value)
+    return found
+
+
+def _covered(regions: pl.DataFrame, column: str) -> float:
+    total = int(regions[column].sum())
+    return float(regions.filter(pl.col("kind") == "matched")[column].sum()) / total if total else 1.0
