@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.driver import OnProgress, audit_runs
 from magneton_dist.config import AuditConfig, Compare
-from magneton_dist.detect.conclusion import RunFacts, conclude
+from magneton_dist.detect.comparison import RunFacts
+from magneton_dist.detect.conclusion import conclude
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
 from magneton_dist.meters import Profile, load_profile

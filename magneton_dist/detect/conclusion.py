@@ -5,47 +5,31 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from magneton_dist.config import Compare
 from magneton_dist.detect import shadow, straggler
+from magneton_dist.detect.comparison import RunFacts, check_values, compare_variants, units_of
+from magneton_dist.detect.regions.classes import Load
 from magneton_dist.detect.runs import VariantRuns, total_j
-from magneton_dist.detect.values import ValuesCheck, compare_parameters
-from magneton_dist.energy.summary import RankSummary, corner_joules, run_joules
-from magneton_dist.energy.verdict import Runs, compare
+from magneton_dist.detect.values import ValuesCheck
+from magneton_dist.energy.summary import RankSummary
 from magneton_dist.meters.profile import Profile
 from magneton_dist.records.audit import (
     Audit,
-    Comparison,
     Finding,
     Interval,
     Machine,
     RankResult,
+    RegionResult,
     StateShare,
     VariantResult,
 )
-from magneton_dist.records.manifest import Manifest
 
 DETECTORS = (shadow.alone, straggler.alone)
+MOST_REGIONS = 200
 CONTENDED = 0.10  # more of the wanted CPU time than this spent waiting for a core: the run was disturbed
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """One counted run.
-
-    `parameters`: the digest (schema PARAMETERS) of the ranks that went on longest, by rank; it says what the
-    variant computed.
-    """
-
-    manifest: Manifest
-    ranks: dict[int, RankSummary]
-    parameters: dict[int, pl.DataFrame]
-    missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def conclude(
@@ -57,6 +41,7 @@ def conclude(
     profile: Profile,
     notes: Sequence[str] = (),
     missing: Sequence[str] = (),
+    load: Load | None = None,
 ) -> Audit:
     """Compare the variants, run the detectors, and put everything into an `Audit`.
 
@@ -68,15 +53,18 @@ def conclude(
         rules: what counts as a difference.
         profile: watts where they are modelled, and of the states that could replace a wasteful one.
         notes, missing: what is already known.
+        load: a traced step of a rank of a variant's repeat (by its number); without it, regions are not compared.
     """
     runs = {v: VariantRuns(v, [f.ranks for f in facts if f.ranks], profile) for v, facts in variants.items()}
-    checks = {v: _values(variants[baseline], facts) for v, facts in variants.items() if baseline in variants}
-    comparisons = [
-        _comparison(variants[baseline], variants[v], baseline, v, rules, profile, checks.get(v))
+    checks = {v: check_values(variants[baseline], facts) for v, facts in variants.items() if baseline in variants}
+    findings = [f for r in runs.values() if r.repeats for detect in DETECTORS for f in detect(r)]
+    compared = [
+        compare_variants((baseline, v), variants, rules, profile, checks.get(v), load, findings)
         for v in variants
         if v != baseline and baseline in runs and runs[v].repeats and runs[baseline].repeats
     ]
-    findings = [f for r in runs.values() if r.repeats for detect in DETECTORS for f in detect(r)]
+    comparisons = [c.comparison for c in compared]
+    findings += [f for c in compared for f in c.findings]
     every = [s for r in runs.values() for run in r.repeats for s in run.values()]
     facts = [f for of_variant in variants.values() for f in of_variant]
     return Audit(
@@ -90,9 +78,10 @@ def conclude(
         },
         comparison=comparisons[0] if comparisons else None,
         other_comparisons=comparisons[1:],
+        regions=sorted((r for c in compared for r in c.regions), key=_difference, reverse=True)[:MOST_REGIONS],
         findings=sorted(findings, key=_weight, reverse=True),
         missing=_once([*missing, *(m for f in facts for m in f.missing)]),
-        notes=_once([*notes, *_run_notes(variants)]),
+        notes=_once([*notes, *(n for c in compared for n in c.notes), *_run_notes(variants)]),
     )
 
 
@@ -100,76 +89,16 @@ def _weakness(kind: str) -> int:
     return ["unmeasured", "modelled", "apportioned", "replayed", "measured"].index(kind)
 
 
+def _difference(region: RegionResult) -> float:
+    """What the order of regions of several comparisons goes by; within one it stays as it is."""
+    if region.difference_j is not None:
+        return abs(region.difference_j.mean)
+    one, other = (side.seconds for side in region.sides.values())
+    return abs(one - other)
+
+
 def _weight(finding: Finding) -> float:
     return finding.joules.mean if finding.joules is not None else finding.seconds
-
-
-def _comparison(
-    baseline: list[RunFacts],
-    candidate: list[RunFacts],
-    name: str,
-    other: str,
-    rules: Compare,
-    profile: Profile,
-    check: ValuesCheck | None,
-) -> Comparison:
-    """Compare the repeats that both variants have; a pair ran next to each other."""
-    repeats = {f.manifest.repeat for f in baseline if f.ranks} & {f.manifest.repeat for f in candidate if f.ranks}
-
-    def paired(facts: list[RunFacts], variant: str) -> VariantRuns:
-        return VariantRuns(variant, [f.ranks for f in facts if f.ranks and f.manifest.repeat in repeats], profile)
-
-    one, two = paired(baseline, name), paired(candidate, other)
-    if not repeats:
-        return Comparison(
-            name, other, None, Interval(1.0), None, "inconclusive", "no repeat in which both variants have a record"
-        )
-    a, b = _runs(one, profile), _runs(two, profile)
-    if a.unit != b.unit:  # tokens against steps say nothing
-        a, b = _runs(one, profile, steps=True), _runs(two, profile, steps=True)
-    agree = None if check is None else check.error <= rules.values
-    return compare(a, b, rules, values_agree=agree, values_error=None if check is None else check.error)
-
-
-def _runs(variant: VariantRuns, profile: Profile, *, steps: bool = False) -> Runs:
-    repeats = variant.repeats
-    energies = [run_joules(r.values()) for r in repeats]
-    known = [e for e in energies if e is not None]
-    modelled = variant.energy_kind == "modelled"
-    units = [_units(r) for r in repeats]
-    in_units = not steps and all(u is not None for u in units)
-    work = [u if in_units and u is not None else float(sum(s.steps for s in r.values()))
-            for r, u in zip(repeats, units, strict=True)]  # fmt: skip
-    unit = next((s.unit for r in repeats for s in r.values() if s.unit), "step") if in_units else "step"
-    return Runs(
-        name=variant.name,
-        time_s=np.array([max(s.window_s for s in r.values()) for r in repeats]),
-        energy_j=np.array(known) if len(known) == len(energies) else None,
-        corners_j=np.array([corner_joules(r.values(), profile.corners()) for r in repeats]) if modelled else None,
-        work=np.array(work) if all(w > 0 for w in work) else None,
-        unit=unit.rstrip("s"),
-    )
-
-
-def _units(run: dict[int, RankSummary]) -> float | None:
-    """Units of all ranks; None when a rank that did steps does not say."""
-    working = [s.units for s in run.values() if s.steps]
-    return sum(u for u in working if u is not None) if working and all(u is not None for u in working) else None
-
-
-def _values(baseline: list[RunFacts], other: list[RunFacts]) -> ValuesCheck | None:
-    """Worst disagreement over the repeats, each compared with the baseline's repeat of the same number."""
-    checks = []
-    by_repeat = {f.manifest.repeat: f for f in baseline}
-    for b in other:
-        a = by_repeat.get(b.manifest.repeat)
-        if a is None:
-            continue
-        for rank in sorted(a.parameters.keys() & b.parameters.keys())[:1]:
-            check = compare_parameters(a.parameters[rank], b.parameters[rank])
-            if check is not None:
-                checks.append(check)
-    return max(checks, key=lambda c: c.error, default=None)
 
 
 def _variant(
@@ -177,7 +106,7 @@ def _variant(
 ) -> VariantResult:
     repeats = runs.repeats
     ranks = sorted({rank for r in repeats for rank in r})
-    units = [u for r in repeats if (u := _units(r)) is not None]
+    units = [u for r in repeats if (u := units_of(r)) is not None]
     have_units = bool(repeats) and len(units) == len(repeats)
     return VariantResult(
         runs=len(repeats),
@@ -196,7 +125,7 @@ def _variant(
 
 
 def _per_unit(run: dict[int, RankSummary]) -> float | None:
-    joules, units = total_j(run.values()), _units(run)
+    joules, units = total_j(run.values()), units_of(run)
     return None if joules is None or not units else joules / units
 
 

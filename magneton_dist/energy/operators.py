@@ -45,6 +45,11 @@ def operator_class(name: str, moved_bytes: int) -> str:
     return "tiny_copy" if moved_bytes < _TINY_BYTES else "memory_bound"
 
 
+def operator_classes(ops: pl.DataFrame, moved: pl.Series) -> list[str]:
+    """Class of each operator of `ops`, which reads and writes `moved` bytes."""
+    return [operator_class(name, n) for name, n in zip(ops["name"].to_list(), moved.to_list(), strict=True)]
+
+
 def operator_energy(
     ops: pl.DataFrame, values: pl.DataFrame, compute_j_per_step: float | None, profile: Profile
 ) -> pl.DataFrame:
@@ -58,8 +63,8 @@ def operator_energy(
     Returns:
         `OPERATOR_ENERGY`, one row per operator; joules of one step add up to `compute_j_per_step`.
     """
-    moved = _moved_bytes(ops, values)
-    kinds = [operator_class(name, n) for name, n in zip(ops["name"].to_list(), moved.to_list(), strict=True)]
+    moved = moved_bytes(ops, values)
+    kinds = operator_classes(ops, moved)
     watts = {key: w.nominal for key, w in profile.operators.items()}
     idle = profile.watts["context_idle"].nominal
     seconds = (ops["end_ns"] - ops["start_ns"]) / 1e9
@@ -79,7 +84,7 @@ def operator_energy(
     return table.with_columns(joules.alias("joules")).select(*OPERATOR_ENERGY.schema)
 
 
-def _moved_bytes(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
+def moved_bytes(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
     """Bytes each operator reads and writes, as if every value were touched once."""
     size = values.select("value_id", "bytes")
     moved = (

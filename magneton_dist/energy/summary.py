@@ -6,10 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from magneton_dist.energy.attribution import Floats
 from magneton_dist.records.audit import EnergyKind, StateShare
+
+
+@dataclass(frozen=True, eq=False)
+class TracedStep:
+    """What the operators of one traced step of a rank cost in a step; all arrays in order of execution.
+
+    Attributes:
+        step: which one.
+        structure: hash by which ranks are classed; with equal ones, operators correspond by position.
+        seconds: (operators,) time of each; 0 for collectives, whose time belongs to states of their own.
+        joules: (operators,) together the rank's compute energy per step; None when that is unknown.
+    """
+
+    step: int
+    structure: str
+    seconds: npt.NDArray[np.float32]
+    joules: npt.NDArray[np.float32] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +51,7 @@ class RankSummary:
         waits: sums of waiting by group, operation, origin, stack and culprit (`timeline`).
         stacks: id -> ``file:line function`` lines, innermost first, of the stacks that `waits` names.
         marks: moment -> ns on the rank's clock.
+        traced: costs of the operators of each traced step.
         exit_code: of the rank's process, None when not known.
         notes: fallbacks taken, gaps, disagreements.
     """
@@ -57,6 +76,7 @@ class RankSummary:
     waits: pl.DataFrame = field(default_factory=pl.DataFrame)
     stacks: dict[int, list[str]] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
+    traced: tuple[TracedStep, ...] = ()
     exit_code: int | None = None
     notes: tuple[str, ...] = ()
 

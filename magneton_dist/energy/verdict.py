@@ -1,5 +1,8 @@
 """One variant against another: waste, no difference within x %, trade-off, or inconclusive.
 
+What follows says energy; `compare.by` puts time or the memory of a step's peak in its place. By values, variants
+that agree are no different and others are a trade-off.
+
 **Energy differs** when even the near end of its interval lies beyond the noise (or beyond `compare.total`, if
 that is a number). For this decision the spread of the pairs is not taken below what the noise alone would
 give: a few pairs that happen to agree are no proof of a quiet machine. Four repeats of one variant against
@@ -46,6 +49,7 @@ class Runs:
         corners_j: joules at each corner of the profile's watts, shape (n, corners); None unless modelled.
         work: units or steps done in each run, above 0, shape (n,); None when not known.
         unit: what `work` counts.
+        memory_bytes: alive at a traced step's peak, shape (n,); None when not known.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Runs:
     corners_j: Floats | None = None
     work: Floats | None = None
     unit: str = "step"
+    memory_bytes: Floats | None = None
 
     def per_unit(self) -> Runs:
         """Seconds and joules per unit of work; as they are when work is not known."""
@@ -87,26 +92,29 @@ def compare(
     one, other = baseline, candidate
     if baseline.work is not None and candidate.work is not None:
         one, other = baseline.per_unit(), candidate.per_unit()
-    energy = _energy_ratio(one, other)
+    energy, memory = _energy_ratio(one, other), _memory_ratio(one, other)
     time = Ratio.of(other.time_s, one.time_s)
     values = _Values(values_agree, values_error)
+    subject = _subject(one, other, rules)
     hungrier = None
-    if energy is None:
-        verdict, reason = _inconclusive("energy is unmeasured in at least one run")
-    elif len(baseline.time_s) < 2:
+    if rules.by == "values":
+        verdict, reason = _by_values(values, rules)
+    elif subject is None:
+        verdict, reason = _inconclusive(f"{_SUBJECTS[rules.by].unknown} in at least one run")
+    elif len(baseline.time_s) < 2 and rules.by != "memory":
         verdict, reason = _inconclusive("one run per variant gives no interval: set repeats to 2 or more")
     else:
-        effect = _effect(energy, rules)
+        effect = _effect(subject, rules)
         if effect == "cheaper":
-            verdict, reason = _weigh(energy, time, candidate.name, baseline.name, rules, values)
+            prices = _Prices(time, energy, values)
+            verdict, reason = _weigh(subject, prices, candidate.name, baseline.name, rules)
             hungrier = baseline.name
         elif effect == "hungrier":
-            verdict, reason = _weigh(
-                energy.inverse(), time.inverse(), baseline.name, candidate.name, rules, values
-            )
+            prices = _Prices(time.inverse(), energy and energy.inverse(), values)
+            verdict, reason = _weigh(subject.inverse(), prices, baseline.name, candidate.name, rules)
             hungrier = candidate.name
         else:
-            verdict, reason = _undecided(effect, energy, rules)
+            verdict, reason = _undecided(effect, subject, rules)
         price = _less_work(baseline, candidate, effect, rules)
         if price:
             verdict, reason = "trade-off", f"{price}; per {candidate.unit}: {reason}"
@@ -126,6 +134,8 @@ def compare(
         saved_share=share,
         energy_ratio_range=energy.range() if energy else None,
         hungrier=hungrier,
+        by=rules.by,
+        memory_ratio=None if memory is None else memory.interval(),
     )
 
 
@@ -133,6 +143,56 @@ def compare(
 class _Values:
     agree: bool | None
     error: float | None
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """What the cheaper variant may pay, ratios cheap over hungry; energy is None when it is not known."""
+
+    time: Ratio
+    energy: Ratio | None
+    values: _Values
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """How `compare.by` is worded."""
+
+    less: str
+    unknown: str
+
+
+_SUBJECTS = {
+    "energy": _Subject("needs {} less energy than", "energy is unmeasured"),
+    "time": _Subject("takes {} less time than", "time is unknown"),
+    "memory": _Subject("holds {} less memory at a step's peak than", "no step was traced"),
+}
+
+
+def _subject(one: Runs, other: Runs, rules: Compare) -> Ratio | None:
+    """Candidate over baseline of what the verdict is about."""
+    if rules.by == "time":
+        return Ratio.of(other.time_s, one.time_s)
+    return _memory_ratio(one, other) if rules.by == "memory" else _energy_ratio(one, other)
+
+
+def _memory_ratio(one: Runs, other: Runs) -> Ratio | None:
+    if one.memory_bytes is None or other.memory_bytes is None:
+        return None
+    ratio = Ratio.of(other.memory_bytes, one.memory_bytes)
+    if len(one.memory_bytes) > 1:
+        return ratio
+    exact = np.zeros(1)  # the operators of a step allocate the same in every run
+    return replace(ratio, half=exact, safe_half=exact, noise=exact)
+
+
+def _by_values(values: _Values, rules: Compare) -> tuple[Verdict, str]:
+    if values.agree is None:
+        return _inconclusive("whether both compute the same was not checked")
+    if values.agree:
+        return "no difference", f"the values agree within {rules.values:.1%}"
+    error = "" if values.error is None else f" by {values.error:.2g}"
+    return "trade-off", f"the values differ{error}, more than {rules.values:.1%}"
 
 
 def _energy_ratio(baseline: Runs, candidate: Runs) -> Ratio | None:
@@ -156,6 +216,8 @@ def _effects(energy: Ratio, rules: Compare) -> set[Effect]:
     """What holds at each corner of the watts."""
     size = np.abs(energy.mean)
     margin, limit = energy.noise, NO_DIFFERENCE_LIMIT
+    if rules.by == "memory":
+        margin = np.maximum(margin, np.log1p(WORK_TOLERANCE))
     if rules.total != "auto":
         margin, limit = np.full(size.shape, np.log1p(rules.total)), rules.total
     differs = size - energy.safe_half > margin
@@ -177,28 +239,30 @@ def _far_end(energy: Ratio) -> Floats:
     return np.asarray(np.expm1(np.abs(energy.mean) + energy.half))
 
 
-def _weigh(
-    energy: Ratio, time: Ratio, cheap: str, hungry: str, rules: Compare, values: _Values
-) -> tuple[Verdict, str]:
-    """Is what `hungry` burns beyond `cheap` waste, or a price? Both ratios are cheap over hungry."""
-    saves = f"{cheap} needs {-np.expm1(energy.mean[0]):.1%} less energy than {hungry}"
-    mean, half, tolerance = float(time.mean[0]), float(time.half[0]), float(np.log1p(rules.time))
+def _weigh(subject: Ratio, paid: _Prices, cheap: str, hungry: str, rules: Compare) -> tuple[Verdict, str]:
+    """Is what `hungry` burns beyond `cheap` waste, or a price? `subject` is cheap over hungry."""
+    less = _SUBJECTS[rules.by].less.format(f"{-np.expm1(subject.mean[0]):.1%}")
+    saves = f"{cheap} {less} {hungry}"
+    mean, half, tolerance = float(paid.time.mean[0]), float(paid.time.half[0]), float(np.log1p(rules.time))
     prices = []
-    if mean - half > tolerance:
+    if rules.by != "time" and mean - half > tolerance:
         prices.append(f"is {np.expm1(mean):.1%} slower")
-    if values.agree is False:
-        error = "" if values.error is None else f" (off by {values.error:.2g})"
+    if rules.by != "energy" and paid.energy is not None and _effect(paid.energy, rules) == "hungrier":
+        prices.append(f"needs {np.expm1(paid.energy.mean[0]):.1%} more energy")
+    if paid.values.agree is False:
+        error = "" if paid.values.error is None else f" (off by {paid.values.error:.2g})"
         prices.append(f"computes other values{error}")
     if prices:
         return "trade-off", f"{saves}, but {' and '.join(prices)}"
-    if mean + half > tolerance:
+    if rules.by != "time" and mean + half > tolerance:
         return _inconclusive(
             f"{saves}, but takes {np.exp(mean - half):.3f} to {np.exp(mean + half):.3f} times as long, "
             f"which does not show that it is at most {rules.time:.1%} slower: "
             "more repeats, longer runs, or a wider compare.time"
         )
-    unchecked = "; whether both compute the same was not checked" if values.agree is None else ""
-    return "waste", f"{saves} and is no slower{unchecked}"
+    unchecked = "; whether both compute the same was not checked" if paid.values.agree is None else ""
+    slower = "" if rules.by == "time" else " and is no slower"
+    return "waste", f"{saves}{slower}{unchecked}"
 
 
 def _undecided(effect: Effect, energy: Ratio, rules: Compare) -> tuple[Verdict, str]:
@@ -218,8 +282,8 @@ def _undecided(effect: Effect, energy: Ratio, rules: Compare) -> tuple[Verdict, 
 
 
 def _less_work(baseline: Runs, candidate: Runs, effect: Effect, rules: Compare) -> str:
-    """Who saved energy by doing less work, in words; empty when nobody did."""
-    total = _energy_ratio(baseline, candidate)
+    """Who saved by doing less work, in words; empty when nobody did."""
+    total = _subject(baseline, candidate, rules)
     if baseline.work is None or candidate.work is None or total is None:
         return ""
     ratio = float(candidate.work.sum() / baseline.work.sum())

@@ -83,6 +83,9 @@ class Comparison(msgspec.Struct, frozen=True):
     # how the verdict behaves over the range of the profile's watts, when modelled
     energy_ratio_range: tuple[float, float] | None = None
     hungrier: str | None = None  # the variant shown to burn more per unit of work; null when none is
+    by: Literal["energy", "time", "memory", "values"] = "energy"  # what the verdict is about
+    memory_ratio: Interval | None = None  # of the peaks of a traced step
+    covered: float | None = None  # share of the traced steps' cost in regions that match, the lesser of both sides'
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -121,6 +124,60 @@ class Finding(msgspec.Struct, frozen=True):
     confidence: float = 1.0
 
 
+class RegionOperator(msgspec.Struct, frozen=True):
+    """One operator of a region, on the rank that is shown."""
+
+    name: str
+    phase: str  # forward, backward, optimizer or other
+    inputs: list[str]  # "float32[8, 1024]"
+    outputs: list[str]
+    stack: int | None  # index into the side's stacks
+    seconds: float | None
+    joules: float | None
+    bytes: int
+
+
+class RegionSide(msgspec.Struct, frozen=True):
+    """One variant's side of a region: per step, all ranks and places together."""
+
+    joules: Interval | None
+    seconds: float
+    bytes: int  # read and written
+    memory_bytes: int  # of what is alive at the step's peak, what these operators made
+    kernels: int | None  # intervals on the device; null where none were captured
+    operators: int
+    shown: list[RegionOperator] = []  # of one place on one rank, the first of them in order of execution
+    hidden: int = 0  # operators of that place that are left out of `shown`
+    stacks: list[list[str]] = []  # of `shown`: "file:line function", innermost first
+
+
+class RegionResult(msgspec.Struct, frozen=True):
+    """Operators of two variants that do the same work, or that only one of them runs.
+
+    Ratios are candidate / baseline, differences candidate - baseline.
+    """
+
+    title: str
+    baseline: str
+    candidate: str
+    kind: Literal["matched", "one-sided", "unmatched"]
+    judgement: str  # in words: whether it differs, and if not or not surely, why
+    phases: list[str]
+    places: int  # identical regions of a rank
+    line: str  # the innermost line of source that all operators of both sides share
+    sides: dict[str, RegionSide]
+    energy_kind: EnergyKind
+    energy_ratio: Interval | None = None
+    energy_ratio_range: tuple[float, float] | None = None  # over the range of the watts of operators' classes
+    time_ratio: Interval | None = None
+    difference_j: Interval | None = None  # per step
+    values_error: float | None = None  # largest relative difference of what both sides make, by fingerprints
+    confidence: float = 1.0  # that both sides do the same work
+    rank_median_j: float | None = None  # of the difference, per rank and step
+    rank_mad_j: float | None = None
+    outlier_ranks: list[int] = []
+
+
 class Machine(msgspec.Struct, frozen=True):
     """Where it ran."""
 
@@ -144,5 +201,6 @@ class Audit(msgspec.Struct, frozen=True):
     findings: list[Finding]
     missing: list[str]
     other_comparisons: list[Comparison] = []  # baseline against each further variant
+    regions: list[RegionResult] = []  # of all comparisons, the largest differences first
     notes: list[str] = []  # fallbacks taken, disturbances, coverage
     schema_version: int = AUDIT_VERSION

@@ -1,0 +1,147 @@
+"""One variant against another: totals and verdict, then region by region, then states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from magneton_dist.config import Compare
+from magneton_dist.detect import schedule
+from magneton_dist.detect.regions.classes import Load
+from magneton_dist.detect.regions.comparing import RegionComparison, compare_regions
+from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.detect.runs import VariantRuns
+from magneton_dist.detect.values import ValuesCheck, compare_parameters
+from magneton_dist.energy.summary import RankSummary, corner_joules, run_joules
+from magneton_dist.energy.verdict import Runs, compare
+from magneton_dist.matching.arrays import Floats
+from magneton_dist.meters.profile import Profile
+from magneton_dist.records.audit import Comparison, Finding, Interval, RegionResult
+from magneton_dist.records.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One counted run.
+
+    `parameters`: the digest (schema PARAMETERS) of the ranks that went on longest, by rank; it says what the
+    variant computed.
+    """
+
+    manifest: Manifest
+    ranks: dict[int, RankSummary]
+    parameters: dict[int, pl.DataFrame]
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison, with the regions, findings and notes that belong to it."""
+
+    comparison: Comparison
+    regions: list[RegionResult] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def compare_variants(
+    names: tuple[str, str],
+    variants: Mapping[str, list[RunFacts]],
+    rules: Compare,
+    profile: Profile,
+    check: ValuesCheck | None,
+    load: Load | None,
+    known: Sequence[Finding],
+) -> Compared:
+    """Compare the repeats that both variants have; a pair ran next to each other.
+
+    Args:
+        names: of the baseline and the candidate.
+        variants: the counted runs of each variant.
+        rules, profile, load: as for `detect.conclusion.conclude`.
+        check: of the variants' final parameters.
+        known: findings on variants alone.
+    """
+    numbers = [{f.manifest.repeat for f in variants[name] if f.ranks} for name in names]
+    repeats = [f.manifest.repeat for f in variants[names[0]] if f.manifest.repeat in numbers[0] & numbers[1]]
+    if not repeats:
+        why = "no repeat in which both variants have a record"
+        return Compared(Comparison(*names, None, Interval(1.0), None, "inconclusive", why))
+    one, two = (_paired(variants[name], name, repeats, profile) for name in names)
+    regions = RegionComparison()
+    if load is not None:
+        regions = compare_regions(one, two, _by_position(load, repeats), rules)
+    a, b = _runs(one, profile), _runs(two, profile)
+    if a.unit != b.unit:  # tokens against steps say nothing
+        a, b = _runs(one, profile, steps=True), _runs(two, profile, steps=True)
+    peaks = regions.peaks or (None, None)
+    a, b = (replace(runs, memory_bytes=_memory(peak, len(repeats))) for runs, peak in zip((a, b), peaks, strict=True))
+    agree = None if check is None else check.error <= rules.values
+    comparison = compare(a, b, rules, values_agree=agree, values_error=None if check is None else check.error)
+    comparison = msgspec.structs.replace(comparison, covered=regions.covered)
+    findings = [*regions.findings, *schedule.pair(one, two, regions, known)]
+    return Compared(comparison, regions.results, findings, regions.notes)
+
+
+def _paired(facts: Sequence[RunFacts], name: str, repeats: Sequence[int], profile: Profile) -> VariantRuns:
+    by_number = {f.manifest.repeat: f.ranks for f in facts}
+    return VariantRuns(name, [by_number[number] for number in repeats], profile)
+
+
+def _by_position(load: Load, repeats: Sequence[int]) -> Load:
+    """`load`, with repeats counted among those that are paired."""
+
+    def load_paired(variant: str, repeat: int, rank: int, step: int) -> StepRecord:
+        return load(variant, repeats[repeat], rank, step)
+
+    return load_paired
+
+
+def _memory(peak_bytes: float | None, repeats: int) -> Floats | None:
+    return None if not peak_bytes else np.full(repeats, peak_bytes)
+
+
+def _runs(variant: VariantRuns, profile: Profile, *, steps: bool = False) -> Runs:
+    repeats = variant.repeats
+    energies = [run_joules(r.values()) for r in repeats]
+    known = [e for e in energies if e is not None]
+    modelled = variant.energy_kind == "modelled"
+    units = [units_of(r) for r in repeats]
+    in_units = not steps and all(u is not None for u in units)
+    work = [u if in_units and u is not None else float(sum(s.steps for s in r.values()))
+            for r, u in zip(repeats, units, strict=True)]  # fmt: skip
+    unit = next((s.unit for r in repeats for s in r.values() if s.unit), "step") if in_units else "step"
+    return Runs(
+        name=variant.name,
+        time_s=np.array([max(s.window_s for s in r.values()) for r in repeats]),
+        energy_j=np.array(known) if len(known) == len(energies) else None,
+        corners_j=np.array([corner_joules(r.values(), profile.corners()) for r in repeats]) if modelled else None,
+        work=np.array(work) if all(w > 0 for w in work) else None,
+        unit=unit.rstrip("s"),
+    )
+
+
+def units_of(run: dict[int, RankSummary]) -> float | None:
+    """Units of all ranks; None when a rank that did steps does not say."""
+    working = [s.units for s in run.values() if s.steps]
+    return sum(u for u in working if u is not None) if working and all(u is not None for u in working) else None
+
+
+def check_values(baseline: list[RunFacts], other: list[RunFacts]) -> ValuesCheck | None:
+    """Worst disagreement over the repeats, each compared with the baseline's repeat of the same number."""
+    checks = []
+    by_repeat = {f.manifest.repeat: f for f in baseline}
+    for b in other:
+        a = by_repeat.get(b.manifest.repeat)
+        if a is None:
+            continue
+        for rank in sorted(a.parameters.keys() & b.parameters.keys())[:1]:
+            check = compare_parameters(a.parameters[rank], b.parameters[rank])
+            if check is not None:
+                checks.append(check)
+    return max(checks, key=lambda c: c.error, default=None)

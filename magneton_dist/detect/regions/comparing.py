@@ -1,0 +1,133 @@
+"""Two variants region by region: where equal work costs differently, and who runs what the other does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from magneton_dist.config import Compare
+from magneton_dist.detect.regions.classes import Load, match_classes, samples_of
+from magneton_dist.detect.regions.findings import finding_of
+from magneton_dist.detect.regions.lines import COVERED, FLOOR_SHARE, judged_lines
+from magneton_dist.detect.regions.places import group_regions
+from magneton_dist.detect.regions.results import results_of
+from magneton_dist.detect.regions.statistics import classes_of
+from magneton_dist.detect.regions.sums import sum_sides
+from magneton_dist.detect.regions.table import RegionTable
+from magneton_dist.detect.runs import VariantRuns, total_j
+from magneton_dist.records.audit import Finding, RegionResult
+
+
+@dataclass(frozen=True)
+class RegionComparison:
+    """What comes of comparing the traced steps of two variants.
+
+    Attributes:
+        results: regions, the largest differences first.
+        findings: of the kinds `region` and `trade-off`.
+        covered: share of the steps' cost in matched regions; None when nothing was compared.
+        agree: the variants' compute costs the same, and so do its parts.
+        peaks: bytes alive at a traced step's peak, all ranks, of either variant; None when nothing was compared.
+        notes: what was left out, and why.
+    """
+
+    results: list[RegionResult] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    covered: float | None = None
+    agree: bool = False
+    peaks: tuple[float, float] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def compare_regions(a: VariantRuns, b: VariantRuns, load: Load, rules: Compare) -> RegionComparison:
+    """Compare the traced steps of two variants, whose repeats pair in order.
+
+    Args:
+        a, b: the baseline and the candidate.
+        load: a traced step of a rank.
+        rules: what counts as a difference.
+    """
+    samples = samples_of(a, b)
+    if not samples:
+        return RegionComparison(notes=_nothing_traced(a, b))
+    pairs, left_out = match_classes(samples, (a.name, b.name), load)
+    ranks = sorted({s.rank for pair in pairs for s in pair.samples})
+    places = group_regions(pairs)
+    sums = sum_sides(pairs, places, len(a.repeats), ranks, classes_of(a.profile))
+    table = RegionTable(a, b, rules, ranks, pairs, places, sums)
+    lines = judged_lines(table, _floor(table))
+    return RegionComparison(
+        results=results_of(table, lines),
+        findings=[finding_of(table, line) for line in lines if line.kind],
+        covered=table.covered,
+        agree=not any(line.kind for line in lines) and _totals_agree(table),
+        peaks=(_peak(table, 0), _peak(table, 1)),
+        notes=_notes(table, left_out),
+    )
+
+
+def _floor(table: RegionTable) -> float:
+    """Difference per step, in the table's quantity, that is worth a reader's time."""
+    whole = [table.amounts(0).sum(axis=1).mean(), table.amounts(1).sum(axis=1).mean()]
+    if table.quantity == "memory":
+        whole = [_peak(table, 0), _peak(table, 1)]
+    elif table.quantity in ("joules", "seconds"):
+        whole += [per_step for runs in (table.a, table.b) if (per_step := _per_step(table, runs)) is not None]
+    return FLOOR_SHARE * float(max(whole))
+
+
+def _per_step(table: RegionTable, runs: VariantRuns) -> float | None:
+    """What a step of this variant costs all in all: also what is no operator's."""
+    figures = []
+    for run in runs.repeats:
+        steps = np.mean([summary.steps for summary in run.values()])
+        joules = total_j(run.values())
+        cost = sum(s.window_s for s in run.values()) if table.quantity == "seconds" else joules
+        if cost is None or not steps:
+            return None
+        figures.append(cost / steps)
+    return float(np.mean(figures))
+
+
+def _peak(table: RegionTable, side: int) -> float:
+    """Bytes alive at a traced step's peak, all ranks."""
+    samples = sum(len(pair.samples) for pair in table.pairs)
+    mean = sum((pair.b if side else pair.a).memory.peak_bytes * len(pair.samples) for pair in table.pairs) / samples
+    return mean * len(table.ranks)
+
+
+def _totals_agree(table: RegionTable) -> bool:
+    a, b = (float(table.amounts(side).sum()) for side in (0, 1))
+    return max(a, b) <= (1 + table.rules.region) * min(a, b)
+
+
+def _nothing_traced(a: VariantRuns, b: VariantRuns) -> list[str]:
+    without = [runs.name for runs in (a, b) if not any(s.traced for run in runs.repeats for s in run.values())]
+    who = " and ".join(without) or f"the same rank of {a.name} and {b.name}"
+    return [f"regions were not compared: no operators were recorded of {who} (capture.graph_steps)"]
+
+
+def _notes(table: RegionTable, left_out: int) -> list[str]:
+    a, b, notes = table.a, table.b, []
+    between = f"{b.name} against {a.name}"
+    if left_out:
+        notes.append(f"{between}: {left_out} traced steps of ranks in rare classes were not compared by region")
+    alone = {runs.name: sorted(set(runs.ranks) - set(table.ranks)) for runs in (a, b)}
+    notes += [
+        f"{between}: {len(ranks)} ranks of {name} have no counterpart with a traced step: not compared by region"
+        for name, ranks in alone.items()
+        if ranks
+    ]
+    if table.quantity == "seconds" and table.rules.by != "time":
+        notes.append(f"{between}: the joules of operators are unknown, so regions are compared by their time")
+    if table.quantity == "bytes":
+        notes.append(f"{between}: operators have no times, so regions are compared by the bytes that they move")
+    if table.repeats == 1 and table.quantity in ("joules", "seconds"):
+        notes.append(f"{between}: one run each gives regions no interval: set repeats to 2 or more")
+    if table.covered < COVERED:
+        notes.append(
+            f"{between}: only {table.covered:.0%} of the traced steps' cost lies in regions whose values match; "
+            "operators on one side only may do the same work with other numbers"
+        )
+    return notes

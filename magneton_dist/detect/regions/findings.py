@@ -1,0 +1,137 @@
+"""Findings of the kinds `region` and `trade-off`: a line of source where one variant burns more for equal work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from magneton_dist.detect.regions.lines import Line
+from magneton_dist.detect.regions.names import GroupSide
+from magneton_dist.detect.regions.statistics import spread_over
+from magneton_dist.detect.regions.table import Quantity, RegionTable
+from magneton_dist.energy.statistics import mean_interval
+from magneton_dist.matching.arrays import Floats
+from magneton_dist.records.audit import Finding, Interval, Place
+
+Evidence = dict[str, float | int | str | Sequence[int | str]]
+
+MOST_NAMES = 8  # operators that a sentence names
+MOST_FRAMES = 6
+_VERB: dict[Quantity, str] = {
+    "joules": "burns {}x the joules of",
+    "seconds": "takes {}x the time of",
+    "memory": "holds {}x the memory of",
+    "bytes": "moves {}x the bytes of",
+}
+
+
+def finding_of(table: RegionTable, line: Line) -> Finding:
+    """The finding that `line` becomes."""
+    hungry_side = 1 if line.ratio > 1 else 0
+    hungry, cheap = (table.b, table.a) if hungry_side else (table.a, table.b)
+    times = line.ratio if hungry_side else 1 / line.ratio if line.ratio else float("inf")
+    first = max(line.groups, key=lambda g: abs(float(table.difference[g])))
+    mine, theirs = table.sides(first)[hungry_side], table.sides(first)[1 - hungry_side]
+    places = max(table.groups[g].places for g in line.groups)
+    where = f" in {places} places" if places > 1 else ""
+    does = f"only {hungry.name} runs it" if np.isinf(times) else (
+        f"{hungry.name} {_VERB[table.quantity].format(_times(times))} {cheap.name}"
+    )
+    joules = _over_run(table, line, hungry_side, "joules") if table.sums[0].joules is not None else None
+    seconds = _over_run(table, line, hungry_side, "seconds")
+    confidence = float(np.mean([table.groups[g].confidence for g in line.groups]))
+    return Finding(
+        kind="trade-off" if line.prices else "region",
+        title=f"{line.label}: {does}{where}",
+        variant=hungry.name,
+        joules=joules,
+        energy_kind=table.energy_kind,
+        share=hungry.share_of_run(joules),
+        seconds=seconds.mean,
+        ranks=table.ranks,
+        where=Place(what=_what(table, line), stack=_stack(mine)),
+        evidence=_evidence(table, line, places, hungry_side),
+        fix=_fix(line, hungry.name, cheap.name, mine, theirs),
+        confidence=confidence if line.certain else confidence / 2,
+    )  # fmt: skip
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio >= 1.2 else f"{ratio:.2f}"
+
+
+def _what(table: RegionTable, line: Line) -> str:
+    phases = list(dict.fromkeys(p for g in line.groups for side in table.sides(g) for p in side.phases))
+    return ", ".join(part for part in (" and ".join(phases), line.frame and f"from {line.frame}") if part)
+
+
+def _stack(side: GroupSide) -> list[str]:
+    """Frames of the operator that costs most, from the inside."""
+    if not side.ops:
+        return []
+    op = max(side.telling, key=lambda i: (float(side.cost.seconds[i]), -i))
+    return list(side.record.op_stacks[op][:MOST_FRAMES])
+
+
+def _over_run(table: RegionTable, line: Line, hungry_side: int, quantity: Quantity) -> Interval:
+    """What the hungrier side's whole run pays beyond the other, over the repeats."""
+    per_step = table.amounts(1, quantity)[:, line.groups] - table.amounts(0, quantity)[:, line.groups]
+    total = per_step.sum(axis=1) * (1 if hungry_side else -1)
+    return mean_interval(total * _steps(table, line, hungry_side))
+
+
+def _steps(table: RegionTable, line: Line, hungry_side: int) -> float:
+    """Steps of a rank in a run, mean over the ranks, which count by how much they differ."""
+    runs = table.b if hungry_side else table.a
+    steps = np.array([np.mean([run[rank].steps for run in runs.repeats if rank in run]) for rank in table.ranks])
+    weight = np.abs(_by_rank(table, line))
+    return float(np.average(steps, weights=weight)) if weight.sum() > 0 else float(steps.mean())
+
+
+def _by_rank(table: RegionTable, line: Line) -> Floats:
+    return np.asarray((table.sums[1].by_rank - table.sums[0].by_rank)[:, line.groups].sum(axis=1))
+
+
+def _evidence(table: RegionTable, line: Line, places: int, hungry_side: int) -> Evidence:
+    unit = {"joules": "j", "seconds": "s"}.get(table.quantity, "bytes")
+    evidence: Evidence = {"places": places}
+    for name, amounts, side in ((table.a.name, line.a, 0), (table.b.name, line.b, 1)):
+        evidence[f"{name}_per_step_{unit}"] = float(amounts.mean())
+        ops = table.sides(line.groups[0])[side]
+        evidence[f"{name}_operators"] = _names(ops) or "none"
+    if line.ratio_range is not None and 0 < line.ratio < np.inf:
+        low, high = sorted(ratio if hungry_side else 1 / ratio for ratio in line.ratio_range)
+        evidence["ratio_over_the_watts"] = f"{low:.2f} to {high:.2f}"
+    if line.values_error is not None:
+        evidence["values_differ_by_at_most"] = line.values_error
+    if line.prices:
+        evidence["price"] = "; ".join(line.prices)
+    if len(table.ranks) > 1 and unit != "bytes":
+        spread = spread_over(table.ranks, _by_rank(table, line))
+        evidence[f"median_over_ranks_{unit}"] = abs(spread.median)
+        evidence[f"deviation_over_ranks_{unit}"] = spread.mad
+        if spread.outliers:
+            evidence["ranks_far_from_it"] = spread.outliers[:16]
+    evidence["repeats"] = table.repeats
+    return evidence
+
+
+def _names(side: GroupSide) -> str:
+    """Operators in order of execution, each once, as a sentence names them."""
+    names = list(dict.fromkeys(side.record.step.graph.names[op] for op in side.telling))
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def _fix(line: Line, hungry: str, cheap: str, mine: GroupSide, theirs: GroupSide) -> str:
+    stack = _stack(mine)
+    at = f" at {stack[0].split(' ', 1)[0]}" if stack else ""
+    if not theirs.ops:
+        return f"Leave out {_names(mine)}{at}: {cheap} does the same work without."
+    if mine.names == theirs.names:
+        return (
+            f"Both run {_names(mine)}{at}; what {cheap} sets differently makes it cheaper: compare the settings "
+            "that differ between the variants."
+        )
+    return f"Do{at} what {cheap} does: {_names(theirs)} instead of {_names(mine)}."

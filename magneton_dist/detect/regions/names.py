@@ -1,0 +1,78 @@
+"""What a region is called: by what it computes, and by the line of source that both variants share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from magneton_dist.detect.regions.places import Group, members_of
+from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.energy.summary import TracedStep
+
+_IDLE = ("layout", "collective")  # classes that say least about what a region computes
+_NOISE = re.compile(r"^(_+|native_|_?foreach_|_?fused_|scaled_dot_product_)+|_for_cpu|_+$|_(default|out)$")
+
+
+class GroupSide:
+    """One side of a group: the operators of the region that is shown."""
+
+    def __init__(self, group: Group, side: int) -> None:
+        pair = group.pair
+        self.record: StepRecord = pair.b if side else pair.a
+        self.cost: TracedStep = pair.samples[0].b if side else pair.samples[0].a
+        region = pair.region_b if side else pair.region_a
+        self.ops: list[int] = members_of(region, pair.count)[group.region]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the operators, without namespace and overload."""
+        names = self.record.step.graph.names
+        return [names[op] for op in self.ops]
+
+    @property
+    def stacks(self) -> set[tuple[str, ...]]:
+        """Distinct stacks of the operators, innermost frame first."""
+        return {self.record.op_stacks[op] for op in self.ops} - {()}
+
+    @property
+    def phases(self) -> list[str]:
+        """Phases of the operators, in order of execution."""
+        phase = self.record.ops["phase"]
+        return list(dict.fromkeys(phase[op] for op in self.ops))
+
+    @property
+    def telling(self) -> list[int]:
+        """Operators that compute, or all where none does."""
+        return [op for op in self.ops if self.record.classes[op] not in _IDLE] or self.ops
+
+
+def shared_line(sides: Sequence[GroupSide]) -> str:
+    """The innermost frame that all operators of both sides have in common and both variants run, or nothing."""
+    run = sides[0].record.frames & sides[1].record.frames
+    return common_frame({stack for side in sides for stack in side.stacks}, run)
+
+
+def common_frame(stacks: Iterable[Sequence[str]], among: frozenset[str]) -> str:
+    """The innermost frame of those `among` that all `stacks` share; stacks are compared from outside inwards."""
+    common = ""
+    for frames in zip(*(reversed(stack) for stack in stacks), strict=False):
+        if any(frame != frames[0] for frame in frames):
+            break
+        if frames[0] in among:
+            common = frames[0]
+    return common
+
+
+def label(sides: Sequence[GroupSide]) -> str:
+    """What the region computes: the costliest operator of the side that needs fewer to do it."""
+    if {phase for side in sides for phase in side.phases} == {"optimizer"}:
+        return "optimizer"
+    side = min((s for s in sides if s.ops), key=lambda s: (len(s.telling), len(s.ops), s.names))
+    op = max(side.telling, key=lambda i: (float(side.cost.seconds[i]), -i))
+    if side.record.classes[op] == "attention":
+        return "attention"
+    name = side.record.step.graph.names[op]
+    plain = name.replace("_backward", "")
+    for _ in range(2):
+        plain = _NOISE.sub("", plain)
+    return plain.replace("_", " ").strip() or name

@@ -1,0 +1,135 @@
+"""Groups of regions of two variants as columns: what each costs on either side, in the quantity compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from magneton_dist.config import Compare
+from magneton_dist.detect.regions.boundaries import boundary_error
+from magneton_dist.detect.regions.classes import ClassPair
+from magneton_dist.detect.regions.names import GroupSide, label, shared_line
+from magneton_dist.detect.regions.places import Group, Places
+from magneton_dist.detect.regions.statistics import Ratios
+from magneton_dist.detect.regions.sums import SideSums
+from magneton_dist.detect.runs import VariantRuns
+from magneton_dist.matching.arrays import Bools, Floats
+from magneton_dist.records.audit import EnergyKind
+
+Quantity = Literal["joules", "seconds", "memory", "bytes"]
+_WEAKEST: tuple[EnergyKind, ...] = ("unmeasured", "modelled", "apportioned", "replayed", "measured")
+
+
+@dataclass(frozen=True, eq=False)
+class RegionTable:
+    """The groups of a comparison; arrays have one column per group.
+
+    Attributes:
+        a, b: the variants, repeat i of one pairs with repeat i of the other.
+        rules: what counts as a difference.
+        ranks: compared; rows of the sums by rank.
+        pairs, places: the classes of ranks, and their regions in groups.
+        sums: of a and b.
+    """
+
+    a: VariantRuns
+    b: VariantRuns
+    rules: Compare
+    ranks: list[int]
+    pairs: list[ClassPair]
+    places: Places
+    sums: tuple[SideSums, SideSums]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups, in the order of columns."""
+        return self.places.groups
+
+    @property
+    def repeats(self) -> int:
+        """Paired repeats."""
+        return len(self.a.repeats)
+
+    @cached_property
+    def quantity(self) -> Quantity:
+        """What is compared: as `compare.by` says, if it is known."""
+        if self.rules.by == "memory":
+            return "memory"
+        if self.rules.by != "time" and self.sums[0].joules is not None:
+            return "joules"
+        return "seconds" if all(side.seconds.any() for side in self.sums) else "bytes"
+
+    def amounts(self, side: int, quantity: Quantity | None = None) -> Floats:
+        """(repeats, groups) of one side, per step, all ranks; memory and bytes are the same in all repeats."""
+        sums = self.sums[side]
+        quantity = quantity or self.quantity
+        if quantity == "joules":
+            assert sums.joules is not None
+            return sums.joules
+        if quantity == "seconds":
+            return sums.seconds
+        return np.tile(sums.memory if quantity == "memory" else sums.bytes, (self.repeats, 1))
+
+    @cached_property
+    def difference(self) -> Floats:
+        """(groups,) b - a of the quantity, mean over repeats."""
+        return np.asarray((self.amounts(1) - self.amounts(0)).mean(axis=0))
+
+    @cached_property
+    def ratios(self) -> Ratios:
+        """b over a of the quantity."""
+        return Ratios.of(self.amounts(0), self.amounts(1))
+
+    @cached_property
+    def matched(self) -> Bools:
+        """(groups,) operators on both sides, which make matched values."""
+        return np.array([g.matched for g in self.groups]) & ~self.one_sided
+
+    @cached_property
+    def one_sided(self) -> Bools:
+        """(groups,) operators on one side only."""
+        return np.asarray((self.sums[0].operators == 0) | (self.sums[1].operators == 0))
+
+    @cached_property
+    def covered(self) -> float:
+        """Share of the quantity that lies in matched regions, of the side where it is less."""
+        shares = []
+        for side in (0, 1):
+            amounts = self.amounts(side).mean(axis=0)
+            total = float(amounts.sum())
+            shares.append(float(amounts[self.matched].sum()) / total if total > 0 else 1.0)
+        return min(shares)
+
+    @cached_property
+    def energy_kind(self) -> EnergyKind:
+        """Of an operator's joules: shared out, so never measured."""
+        if self.sums[0].joules is None:
+            return "unmeasured"
+        weakest = min(self.a.energy_kind, self.b.energy_kind, key=_WEAKEST.index)
+        return "apportioned" if weakest == "measured" else weakest
+
+    def sides(self, group: int) -> tuple[GroupSide, GroupSide]:
+        """Both sides of the region that stands for `group`."""
+        if group not in self._sides:
+            self._sides[group] = (GroupSide(self.groups[group], 0), GroupSide(self.groups[group], 1))
+        return self._sides[group]
+
+    @cached_property
+    def _sides(self) -> dict[int, tuple[GroupSide, GroupSide]]:
+        return {}
+
+    def label(self, group: int) -> str:
+        """What it computes."""
+        return label(self.sides(group))
+
+    def line(self, group: int) -> str:
+        """The innermost frame of source that its operators share, and that both variants run; may be empty."""
+        return shared_line(self.sides(group))
+
+    def values_error(self, group: int) -> float | None:
+        """Largest relative difference of what both sides make."""
+        one, other = self.sides(group)
+        return boundary_error(self.groups[group].pair, one.ops, other.ops)
