@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 
 import networkx as nx
@@ -68,7 +67,6 @@ class GraphRecord:
         """What could not be recorded, and what to keep in mind."""
         return self.table("faults")
 
-    @cached_property
     def graph(self) -> nx.MultiDiGraph:
         """As networkx: see `records.graph.operator_graph`."""
         return operator_graph(self.ops, self.values)

@@ -132,9 +132,8 @@ def _mark(operator: Any, label: str, named: Named) -> None:
         operator(label, [local(tensor) for _, tensor in named], [name for name, _ in named])
     except Exception as error:
         # A tensor subclass or a transform that refuses operators it does not know must not stop the job.
-        if torch.compiler.is_compiling():
-            raise
-        warnings.warn(f"magneton_dist.annotate({label!r}) leaves no mark: {error}", stacklevel=4)
+        if not torch.compiler.is_compiling():
+            warnings.warn(f"magneton_dist.annotate({label!r}) leaves no mark: {error}", stacklevel=4)
 
 
 def _tensors(name: str, given: Any) -> Named:
