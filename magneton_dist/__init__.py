@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "annotate": "magneton_dist.tracer.annotate",
-    "compare": "magneton_dist.frontends.compare",
+    "audit": "magneton_dist.offline",
+    "compare": "magneton_dist.offline",
     "load": "magneton_dist.records.store",
     "record": "magneton_dist.frontends.record",
     "step": "magneton_dist.tracer.bootstrap",

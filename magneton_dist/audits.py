@@ -15,16 +15,20 @@ from magneton_dist.cluster.driver import OnProgress, audit_runs
 from magneton_dist.config import AuditConfig, Compare
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
+from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
 from magneton_dist.meters import Profile, load_profile
 from magneton_dist.pipeline import MODELLED, RunAnalysis, analyse, collect, gpu_uuids, join, open_sampler, summarise
 from magneton_dist.records.audit import Audit
-from magneton_dist.records.store import RunRecord, load
+from magneton_dist.records.manifest import Manifest
+from magneton_dist.records.store import RankRecord, RunRecord, load, rank_folder
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.timeline.clocks import RankClock
 
 SETTINGS = "settings.json"
+
+Runs = Mapping[str, Mapping[int, RunRecord]]
 
 
 class Settings(BaseModel):
@@ -99,8 +103,9 @@ def launch(
     settings.write(folder)
     counted = [o for o in outcomes if not o.discarded]
     facts: dict[str, list[RunFacts]] = {variant: [] for variant in config.variants}
+    runs: dict[str, dict[int, RunRecord]] = {variant: {} for variant in config.variants}
     for outcome in counted:
-        run = RunRecord(outcome.folder)
+        run = runs[outcome.variant][outcome.manifest.repeat] = RunRecord(outcome.folder)
         facts[outcome.variant].append(
             RunFacts(outcome.manifest, dict(outcome.summaries), _digests(run, outcome.summaries), outcome.missing)
         )
@@ -111,7 +116,7 @@ def launch(
         for o in outcomes
         if o.stopped or o in failed
     ]
-    concluded = _conclude(folder, settings, facts, missing)
+    concluded = conclude_runs(folder, settings, facts, runs, missing)
     stops = [o.stopped.partition(":")[0] for o in outcomes]
     return replace(
         concluded,
@@ -131,10 +136,10 @@ def audit(folder: Path, profile: Profile | None = None) -> Outcome:
     if profile is not None:
         settings = settings.model_copy(update={"profile": profile})
     facts = {
-        variant: [_reanalysed(run, settings.profile) for run in repeats.values()]
+        variant: [reanalysed(run, settings.profile) for run in repeats.values()]
         for variant, repeats in record.runs.items()
     }
-    return _conclude(folder, settings, facts, [])
+    return conclude_runs(folder, settings, facts, record.runs)
 
 
 def bands(folder: Path) -> RunBands:
@@ -144,10 +149,11 @@ def bands(folder: Path) -> RunBands:
         raise RecordError(
             "is an audit, not one run", where=str(folder), do="give VARIANT/REPEAT below it, such as join/0"
         )
-    return _bands(analyse(record))
+    return _bands(analyse(record), record.manifest)
 
 
-def _reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
+def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
+    """The facts of a recorded run; `profile` replaces the watts that it was modelled with."""
     done = analyse(run, profile)
     summaries = {rank: account.summary for rank, account in done.accounts.items()}
     gone = tuple(f"rank {rank}: no record" for rank in run.missing)
@@ -162,29 +168,57 @@ def _digests(run: RunRecord, ranks: Mapping[int, RankSummary]) -> dict[int, pl.D
     return {rank: run.ranks[rank].parameters for rank in last if rank in run.ranks}
 
 
-def _conclude(
-    folder: Path, settings: Settings, facts: dict[str, list[RunFacts]], missing: Sequence[str]
+def conclude_runs(
+    folder: Path,
+    settings: Settings,
+    facts: dict[str, list[RunFacts]],
+    runs: Runs,
+    missing: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Outcome:
-    profile = settings.profile or load_profile("h200")
+    """Conclude from the facts of runs and their records.
+
+    Args:
+        folder: where the result belongs.
+        settings: of the audit.
+        facts: of the counted runs of each variant.
+        runs: their records, by variant and the number of the repeat.
+        missing, notes: what is already known.
+    """
+
+    def load_step(variant: str, repeat: int, rank: int, step: int) -> StepRecord:
+        # not the run's own ranks, which keep every table that was read
+        return StepRecord.of(RankRecord(rank_folder(runs[variant][repeat].folder, rank)), step)
+
     result = conclude(
-        settings.name, settings.started, facts, settings.baseline, settings.compare, profile, missing=missing
+        settings.name,
+        settings.started,
+        facts,
+        settings.baseline,
+        settings.compare,
+        settings.profile or load_profile("h200"),
+        notes=notes,
+        missing=missing,
+        load=load_step,
     )
-    runs = []
+    bands = []
     for variant, of_variant in facts.items():
         typical = _typical(of_variant)
         if typical is not None:
-            runs.append(_bands(analyse(RunRecord(folder / variant / str(typical)), settings.profile)))
-    return Outcome(result, folder, runs, _differences(folder, facts))
+            run = runs[variant][typical.repeat]
+            bands.append(_bands(analyse(run, settings.profile), typical))
+    return Outcome(result, folder, bands, _differences(facts, runs))
 
 
-def _typical(facts: list[RunFacts]) -> int | None:
+def _typical(facts: list[RunFacts]) -> Manifest | None:
     """The repeat with the median time."""
     timed = sorted((max(s.window_s for s in f.ranks.values()), f.manifest.repeat) for f in facts if f.ranks)
-    return timed[len(timed) // 2][1] if timed else None
+    by_repeat = {f.manifest.repeat: f.manifest for f in facts}
+    return by_repeat[timed[len(timed) // 2][1]] if timed else None
 
 
-def _bands(done: RunAnalysis) -> RunBands:
-    """States, power and calls over time, on the coordinator's clock."""
+def _bands(done: RunAnalysis, manifest: Manifest) -> RunBands:
+    """States, power and calls over time, on the coordinator's clock; `manifest` names the run."""
     ranks, starts, ends, kinds = {}, [], [], []
     for rank, of_rank in done.accounts.items():
         clock, window = done.joined.joined.clocks.get(rank, RankClock()), done.joined.windows[rank]
@@ -202,7 +236,6 @@ def _bands(done: RunAnalysis) -> RunBands:
             node=of_rank.summary.node,
             device=of_rank.summary.device,
         )
-    manifest = done.manifest
     kind = kinds[0] if kinds else "unmeasured"
     return RunBands(manifest.variant, manifest.repeat, min(starts, default=0), max(ends, default=0), kind, ranks)
 
@@ -212,12 +245,12 @@ def _shifted(table: pl.DataFrame, by_ns: int) -> pl.DataFrame:
     return table.with_columns(pl.col(times) + by_ns) if by_ns else table
 
 
-def _differences(folder: Path, facts: dict[str, list[RunFacts]]) -> dict[str, dict[str, str]]:
+def _differences(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict[str, str]]:
     """Settings of the lowest rank that differ between the variants."""
     knobs: dict[str, dict[str, str]] = {}
     for variant, of_variant in facts.items():
         for f in of_variant[:1]:
-            ranks = RunRecord(folder / variant / str(f.manifest.repeat)).ranks
+            ranks = runs[variant][f.manifest.repeat].ranks
             for rank in sorted(ranks)[:1]:
                 knobs[variant] = dict(ranks[rank].knobs.iter_rows())
     names = sorted({name for of_variant in knobs.values() for name in of_variant})

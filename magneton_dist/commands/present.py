@@ -36,6 +36,28 @@ def present(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         console.print(f"Wrote {_near(outcome.folder / name)}", markup=False, soft_wrap=True)
 
 
+def show(outcome: Outcome, *, as_json: bool, page: Path | None) -> None:
+    """Print the report or the JSON of an outcome that belongs into no record, and write `page` if it is given."""
+    import msgspec
+    from rich.console import Console
+
+    from magneton_dist.reports.html import write_html
+    from magneton_dist.reports.terminal import render_terminal
+
+    if page is not None:
+        try:
+            write_html(outcome.audit, outcome.runs, page, outcome.settings)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", where=str(page)) from error
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome.audit), indent=2).decode() + "\n")
+        return
+    console = Console(highlight=False)
+    render_terminal(outcome.audit, console)
+    if page is not None:
+        console.print(f"Wrote {_near(page)}", markup=False, soft_wrap=True)
+
+
 def _write(outcome: Outcome) -> None:
     from magneton_dist.reports.audit_json import write_audit_json
     from magneton_dist.reports.html import write_html

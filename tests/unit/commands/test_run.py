@@ -89,7 +89,7 @@ def test_without_arguments_it_shows_its_help(capsys):
 
 
 def test_every_command_has_help(capsys):
-    for name in ("launch", "init", "doctor", "audit", "export"):
+    for name in ("launch", "init", "doctor", "audit", "compare", "export"):
         assert run([name, "--help"]) == 0
         assert f"Usage: magneton-dist {name} " in capsys.readouterr().out
 

@@ -1,0 +1,74 @@
+"""`magneton_dist.audit` and `magneton_dist.compare`: what is on disk or in memory, without running anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from magneton_dist import audits
+from magneton_dist.comparisons import By, compare_records, repeats_in
+from magneton_dist.frontends import compare as graphs
+from magneton_dist.frontends.graph_record import GraphRecord
+from magneton_dist.meters import load_profile
+from magneton_dist.records.audit import Audit
+from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, load
+
+Folder = str | os.PathLike[str]
+Comparable = Folder | AuditRecord | RunRecord | RankRecord | GraphRecord
+
+
+def audit(record: Folder | AuditRecord, *, profile: str | None = None) -> Audit:
+    """Analyse the record of an audit again.
+
+    Args:
+        record: its folder, or what `load` gave for it.
+        profile: name or file of a profile that replaces the watts it was modelled with.
+
+    Raises:
+        RecordError: there is no such record.
+    """
+    folder = record.folder if isinstance(record, AuditRecord) else Path(record)
+    return audits.audit(folder, None if profile is None else load_profile(profile)).audit
+
+
+def compare(
+    a: Comparable, b: Comparable, *, by: By | None = None, profile: str | None = None, rank: int = 0,
+    eps: float | None = None,
+) -> Audit | graphs.GraphComparison:
+    """Compare two records.
+
+    Audited runs are compared with all their ranks, repeats and joules, and give an `Audit` whose baseline is `a`.
+    Recorded callables (`magneton_dist.record`), single ranks, and runs that no audit made are compared as graphs.
+
+    Args:
+        a, b: a folder (of a run, a variant, or an audit of one variant), or what `load` or `record` gave.
+        by: of runs: what decides; default: as in a's audit.
+        profile: of runs: name or file of a profile that replaces the watts they were modelled with.
+        rank: of graphs: which rank of a run.
+        eps: of graphs: relative tolerance of values; by default 1e-3, or 1e-2 where 16 or 8 bits take part.
+
+    Raises:
+        InputError: a record is not there, or holds nothing to compare.
+    """
+    folders = [_audited(record) for record in (a, b)]
+    one, other = folders
+    if one is None or other is None:
+        a, b = (record.folder if isinstance(record, AuditRecord) else record for record in (a, b))
+        return graphs.compare(a, b, rank=rank, eps=eps)
+    return compare_records(one, other, by=by, profile=None if profile is None else load_profile(profile)).audit
+
+
+def _audited(record: Comparable) -> Path | None:
+    """The folder of what an audit has run; None for anything else."""
+    if isinstance(record, (GraphRecord, RankRecord)):
+        return None
+    if isinstance(record, (AuditRecord, RunRecord)):
+        folder = record.folder
+    else:
+        folder = Path(record)
+        if repeats_in(folder):
+            return folder
+        record = load(folder)
+    if isinstance(record, RunRecord) and all(rank.meter is None for rank in record.manifest.ranks):
+        return None
+    return folder
