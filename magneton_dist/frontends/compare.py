@@ -35,7 +35,7 @@ REGIONS = Table("regions", "operators of two graphs that do the same work, or th
     "ops_b": Column(IDS, "", "op ids in b"),
     "names_a": Column(NAMES, "", "names of these operators"),
     "names_b": Column(NAMES, "", "names of these operators"),
-    "bytes_a": Column(I64, "bytes", "read and written by these operators"),
+    "bytes_a": Column(I64, "bytes", "read and written by these operators; views move nothing"),
     "bytes_b": Column(I64, "bytes", "read and written by these operators"),
     "seconds_a": Column(F64, "s", "time of these operators on the host; null when it is not known of each"),
     "seconds_b": Column(F64, "s", "time of these operators on the host; null when it is not known of each"),
@@ -192,14 +192,19 @@ def _side(
 
 
 def _moved_bytes(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
-    moved = (
-        ops.select("op_id", value_id=pl.concat_list("inputs", "outputs").list.unique())
-        .explode("value_id", empty_as_null=True)
-        .join(values.select("value_id", "bytes"), on="value_id", how="left")
-        .group_by("op_id")
-        .agg(pl.col("bytes").sum())
-    )
-    return ops.select("op_id").join(moved, on="op_id", how="left", maintain_order="left")["bytes"]
+    """Bytes each operator reads and writes; an operator that only makes views of what it reads moves none."""
+    stored = values.select("value_id", "bytes", content=pl.struct("storage", "version"))
+
+    def uses(column: str) -> pl.DataFrame:
+        every = ops.select("op_id", value_id=pl.col(column).list.unique()).explode("value_id", empty_as_null=True)
+        return every.drop_nulls().join(stored, on="value_id", how="left")
+
+    read, made = uses("inputs"), uses("outputs")
+    views = made.join(read.select("op_id", "content").unique(), on=["op_id", "content"], how="semi")
+    working = made.join(views, on=["op_id", "value_id"], how="anti").select("op_id")
+    moved = pl.concat([read, made]).unique(["op_id", "value_id"]).join(working, on="op_id", how="semi")
+    summed = moved.group_by("op_id").agg(pl.col("bytes").sum())
+    return ops.select("op_id").join(summed, on="op_id", how="left", maintain_order="left")["bytes"].fill_null(0)
 
 
 def _line(frames: Sequence[dict[str, object]]) -> str | None:
