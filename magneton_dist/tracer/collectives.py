@@ -27,7 +27,7 @@ from magneton_dist.tracer.stamps import Stamps
 from magneton_dist.tracer.steps import Steps
 
 _COLUMN = {name: index for index, name in enumerate(FIELDS["collective"], start=1)}
-_CALL, _SEQ, _ORIGIN, _ZERO = (_COLUMN[name] for name in ("call_id", "seq", "origin", "zero_payload"))
+_CALL, _SEQ, _OP, _ZERO = (_COLUMN[name] for name in ("call_id", "seq", "op", "zero_payload"))
 _ISSUE, _START, _END = (_COLUMN[name] for name in ("issue_ns", "start_ns", "end_ns"))
 
 # operator -> index of the argument with what this rank contributes
@@ -337,7 +337,9 @@ class Collectives:
                 self._waited[work_id] = (weakref.ref(work, forget), row)
 
     def _forget(self, work_id: int, _: Any) -> None:
-        """Nobody can wait for this work any more: its end stays unknown."""
+        """Nobody in Python can wait for this work any more: its end stays unknown."""
         entry = self._waited.pop(work_id, None)
         if entry is not None:
-            self._in_flight.pop(entry[1][_CALL], None)
+            row = entry[1]
+            self._in_flight.pop(row[_CALL], None)
+            self._spool.fault(f"collectives {row[_OP]}", "the end of some calls is unknown: waited for out of sight")
