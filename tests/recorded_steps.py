@@ -18,7 +18,9 @@ from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stacks import Stacks
 
 
-def record(step: Callable[[], object], steps: int = 1, spectra: bool = False) -> dict[str, pl.DataFrame]:
+def record(
+    step: Callable[[], object], steps: int = 1, fingerprints: Callable[[Spool], Fingerprints] = Fingerprints
+) -> dict[str, pl.DataFrame]:
     """The tables of `steps` calls of `step`.
 
     Models and optimizers of earlier recordings must be gone: names are looked for in the whole process.
@@ -26,7 +28,7 @@ def record(step: Callable[[], object], steps: int = 1, spectra: bool = False) ->
     gc.collect()
     with TemporaryDirectory() as folder:
         spool = Spool(folder, 1e10)
-        recorder = GraphRecorder(spool, Stacks(spool), Fingerprints(spool, spectra))
+        recorder = GraphRecorder(spool, Stacks(spool), fingerprints(spool))
 
         def begins(*_: object) -> None:
             recorder.phase = "optimizer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,20 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from magneton_dist.matching.arrays import Bools
-from magneton_dist.matching.fingerprints import DIFFERENT, EQUAL, Fingerprint, Shape, compare_order, compare_unfoldings
+from magneton_dist.matching.fingerprints import (
+    DIFFERENT,
+    EQUAL,
+    UNKNOWN,
+    Fingerprint,
+    Shape,
+    compare_order,
+    compare_unfoldings,
+)
 from magneton_dist.matching.graph import MatchGraph
 
 PAIRS = 4096  # larger crowds are left to names, roles and surroundings
 
+Compare = Callable[[Fingerprint, Fingerprint, float], int]
 Crowd = tuple[list[int], list[int]]  # groups of a and of b under one label
 
 
@@ -34,36 +44,29 @@ class Look:
     def split(self, crowd: Crowd) -> list[Crowd]:
         """Crowds of groups that may be equal; groups that equal none of the other side are dropped."""
         xs, ys = crowd
-        if not self.possible or len(xs) * len(ys) > PAIRS:
+        if not self.possible or not 0 < len(xs) * len(ys) <= PAIRS:
             return [crowd]
-        may = np.array([[self._pair(x, y, compare_unfoldings) != DIFFERENT for y in ys] for x in xs])
+        may = np.array([[self.compare(x, y, compare_unfoldings) != DIFFERENT for y in ys] for x in xs])
         return _components(xs, ys, may)
 
     def in_order(self, crowd: Crowd) -> list[tuple[int, int]]:
         """Pairs of which each is the only one of the other side with its elements in the same order."""
         xs, ys = crowd
-        if not self.possible or len(xs) * len(ys) > PAIRS:
+        if not self.possible or not 0 < len(xs) * len(ys) <= PAIRS:
             return []
-        same = np.array([[self._pair(x, y, compare_order) == EQUAL for y in ys] for x in xs])
+        same = np.array([[self.compare(x, y, compare_order) == EQUAL for y in ys] for x in xs])
         only = same & (same.sum(0) == 1) & (same.sum(1) == 1)[:, None]
         return [(xs[i], ys[j]) for i, j in zip(*np.nonzero(only), strict=True)]
 
-    def order(self, x: int, y: int) -> int:
-        """EQUAL, UNKNOWN or DIFFERENT: are the elements of groups x of a and y of b in the same order?"""
-        return self._pair(x, y, compare_order)
-
-    def _pair(self, x: int, y: int, compare: object) -> int:
-        assert callable(compare)
+    def compare(self, x: int, y: int, by: Compare) -> int:
+        """What `by` says of groups x of a and y of b in their finest common shape, or in the finest of each."""
         of_x, of_y = self._shapes(0, x), self._shapes(1, y)
         if not of_x or not of_y:
-            return 0
+            return UNKNOWN
         common = of_x.keys() & of_y.keys()
-        if common:
-            finest = max(common, key=lambda shape: (len(shape), shape))
-            verdict: int = compare(of_x[finest], of_y[finest], self.eps)
-            return verdict
-        verdict = compare(_finest(of_x), _finest(of_y), self.eps)
-        return verdict
+        shape_x = max(common or of_x, key=_fineness)
+        shape_y = shape_x if common else max(of_y, key=_fineness)
+        return by(of_x[shape_x], of_y[shape_y], self.eps)
 
     def _shapes(self, side: int, group: int) -> dict[Shape, Fingerprint]:
         if group not in self._seen[side]:
@@ -76,8 +79,8 @@ class Look:
         return self._seen[side][group]
 
 
-def _finest(shapes: dict[Shape, Fingerprint]) -> Fingerprint:
-    return shapes[max(shapes, key=lambda shape: (len(shape), shape))]
+def _fineness(shape: Shape) -> tuple[int, Shape]:
+    return len(shape), shape
 
 
 def _components(xs: list[int], ys: list[int], may: Bools) -> list[Crowd]:

@@ -1,9 +1,9 @@
 """Comparison of fingerprints: do two values hold the same numbers, up to layout and rounding?
 
 The levels are those of `magneton_dist.tracer.invariants`. Moments decide first. Unfoldings (by s4, or singular
-values where both sides have them) can veto between tensors of one shape; between other shapes only the
-unfoldings that both have can be compared, and a difference says nothing: equal sizes need not be the same
-modes. Profiles under fixed signs see the order of the elements; they tell reordered copies apart, and veto
+values where both sides have them) can veto between tensors of one shape, or of shapes of which one merges
+modes of the other; between other shapes only the unfoldings that both have can be compared, and a difference
+says nothing: equal sizes need not be the same modes. Profiles under fixed signs see the order of the elements; they tell reordered copies apart, and veto
 nothing, for mixture of experts and context parallelism permute rows.
 """
 
@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ import polars as pl
 from magneton_dist.matching.arrays import Floats, Ints, Ragged
 
 NORM_TOLERANCE = 4  # of profiles, times eps
-SIGN_TOLERANCE = 10
+SIGN_TOLERANCE = 5
 PROFILE = 10  # numbers of one mode, of which the first two are norms
 EQUAL, UNKNOWN, DIFFERENT = 1, 0, -1
 
@@ -139,14 +141,28 @@ def _compare(
     shape_a: Shape, known_a: BySize, shape_b: Shape, known_b: BySize, eps: float, measure: Measure
 ) -> int:
     if len(shape_a) > len(shape_b):
-        known_a, known_b = known_b, known_a
+        shape_a, known_a, shape_b, known_b = shape_b, known_b, shape_a, known_a
     same_shape = shape_a == shape_b
     common = known_a.keys() & known_b.keys()
     for size in common:
         for one, other in ((known_a, known_b), (known_b, known_a))[: 1 + same_shape]:
             if any(min(measure(u, v) for v in other[size]) > eps for u in one[size]):
-                return DIFFERENT if same_shape else UNKNOWN
+                return DIFFERENT if merges_into(shape_b, shape_a) else UNKNOWN
     return EQUAL if common else UNKNOWN
+
+
+@lru_cache(maxsize=65536)
+def merges_into(fine: Shape, coarse: Shape) -> bool:
+    """Can modes of `fine` be merged so that the lengths are those of `coarse`? Both ascending."""
+    if len(fine) < len(coarse) or prod(fine) != prod(coarse):
+        return False
+    if len(fine) == len(coarse):
+        return fine == coarse
+    first, *rest = fine
+    return any(
+        merges_into(tuple(sorted([*rest[:i], first * other, *rest[i + 1 :]])), coarse)
+        for i, other in enumerate(rest)
+    )
 
 
 def _relative(u: Floats, v: Floats) -> float:
@@ -154,9 +170,11 @@ def _relative(u: Floats, v: Floats) -> float:
     return float(np.linalg.norm(u - v)) / scale if scale > 0 else 0.0
 
 
+_NORM_OF = np.array([0, 1] + [0] * 4 + [1] * 4)
 _TOLERANCES = np.array([NORM_TOLERANCE] * 2 + [SIGN_TOLERANCE] * (PROFILE - 2), np.float64)
 
 
 def _profile_distance(u: Floats, v: Floats) -> float:
-    scale = np.maximum(1.0, np.maximum(np.abs(u), np.abs(v)))
-    return float((np.abs(u - v) / scale / _TOLERANCES).max())
+    """Largest difference in units of eps; rounding errors grow with the norm of the sums along the mode."""
+    norms = np.maximum(1.0, np.maximum(u[:2], v[:2]))
+    return float((np.abs(u - v) / norms[_NORM_OF] / _TOLERANCES).max())

@@ -65,7 +65,8 @@ def _thin_out(pairing: Pairing, look: Look, crowd: Crowd) -> list[Crowd]:
     anchors = pairing.a.anchor[crowd[0][0]]
     if anchors:
         crowd = _pair_by_key(pairing, crowd, _bits, UNIQUE)
-    crowd = _pair_by_key(pairing, crowd, _name, NAMED)
+    for key in (_name_and_role, _name):
+        crowd = _pair_by_key(pairing, crowd, key, NAMED)
     if not crowd[0] or not crowd[1]:
         return []
     if not anchors:
@@ -88,9 +89,13 @@ def _bits(side: Side, group: int) -> Hashable:
     return int(side.graph.checksum[side.first_member[group]])
 
 
-def _name(side: Side, group: int) -> Hashable:
+def _name_and_role(side: Side, group: int) -> Hashable:
     slot = side.slot[group]
     return (slot, side.leaf[group], side.dead_end[group]) if slot >= 0 else None
+
+
+def _name(side: Side, group: int) -> Hashable:
+    return (side.slot[group], side.leaf[group]) if side.slot[group] >= 0 else None
 
 
 def _role(side: Side, group: int) -> Hashable:
