@@ -3,8 +3,9 @@
 The levels are those of `magneton_dist.tracer.invariants`. Moments decide first. Unfoldings (by s4, or singular
 values where both sides have them) can veto between tensors of one shape, or of shapes of which one merges
 modes of the other; between other shapes only the unfoldings that both have can be compared, and a difference
-says nothing: equal sizes need not be the same modes. Profiles under fixed signs see the order of the elements; they tell reordered copies apart, and veto
-nothing, for mixture of experts and context parallelism permute rows.
+says nothing: equal sizes need not be the same modes. Profiles under fixed signs see the order of the elements;
+they tell reordered copies apart, and veto nothing, for mixture of experts and context parallelism permute
+rows.
 """
 
 from __future__ import annotations

@@ -3,10 +3,16 @@
 Near-linear in operators. Follows the idea of differential matching by tensors (Magneton, arXiv 2512.08365,
 section 4) with another algorithm: its dominator recursion (`matching.dominators`) finds no cut in a training
 graph, whose forward activations are read again by the backward pass.
+
+Labels (`labels`), groups of identical values (`groups`), pairs (`pairing`), a check that they do not cross
+(`cycles`), regions between them (`regions`).
 """
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,43 +47,59 @@ class Match:
         return len(self.confidence)
 
 
-def match(a: MatchGraph, b: MatchGraph, eps: float) -> Match:
+def match(
+    a: MatchGraph, b: MatchGraph, eps: float, cut: Callable[[Pairing], Regions] = cut_regions
+) -> Match:
     """Match two graphs.
 
     Args:
         a, b: the graphs; execution order must be a topological order.
         eps: relative tolerance of features, 1e-3 for fp32 and TF32, 1e-2 where bf16 takes part.
+        cut: how to cut regions at the matched values; `matching.dominators.cut_at_dominators` is the paper's.
     """
-    label_a, label_b = label_values(a, b, eps)
-    side_a, side_b = Side(a, group_values(a)), Side(b, group_values(b))
-    pairing = pair_groups(side_a, side_b, label_a, label_b, eps)
-    dropped = drop_crossing_pairs(pairing)
-    regions = cut_regions(pairing)
-    return Match(regions, side_a.id_of_value, side_b.id_of_value, np.array(pairing.confidence, np.int64), dropped)
+    with _no_collections():
+        label_a, label_b = label_values(a, b, eps)
+        side_a, side_b = Side(a, group_values(a)), Side(b, group_values(b))
+        pairing = pair_groups(side_a, side_b, label_a, label_b, eps)
+        dropped = drop_crossing_pairs(pairing)
+        regions = cut(pairing)
+        confidence = np.array(pairing.confidence, np.int64)
+        return Match(regions, side_a.id_of_value, side_b.id_of_value, confidence, dropped)
 
 
-def region_confidence(match_: Match, a: MatchGraph, b: MatchGraph) -> Floats:
-    """(regions,) Jaccard similarity of the matched ids that each region reads from outside on the two sides."""
-    out = np.zeros(match_.regions.count)
-    pairs_a = _read_from_outside(a, match_.regions.a, match_.value_a)
-    pairs_b = _read_from_outside(b, match_.regions.b, match_.value_b)
-    n = max(1, match_.ids)
-    both = np.intersect1d(pairs_a, pairs_b)
-    either = np.union1d(pairs_a, pairs_b)
-    shared = np.bincount(both // n, minlength=len(out))
-    total = np.bincount(either // n, minlength=len(out))
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """The matcher makes many small objects and no cycles: collections would find nothing and cost a third."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def region_confidence(matched: Match, a: MatchGraph, b: MatchGraph) -> Floats:
+    """(regions,) Jaccard similarity of the matched ids that each region reads from outside on the two sides.
+
+    1 where neither side reads any.
+    """
+    reads_a = _read_from_outside(a, matched.regions.a, matched.value_a, matched.ids)
+    reads_b = _read_from_outside(b, matched.regions.b, matched.value_b, matched.ids)
+    shared, total = (
+        np.bincount(reads // max(1, matched.ids), minlength=matched.regions.count)
+        for reads in (np.intersect1d(reads_a, reads_b), np.union1d(reads_a, reads_b))
+    )
+    out: Floats = np.ones(matched.regions.count)
     np.divide(shared, total, out=out, where=total > 0)
-    out[total == 0] = 1.0
     return out
 
 
-def _read_from_outside(graph: MatchGraph, region: Ints, ids: Ints) -> Ints:
+def _read_from_outside(graph: MatchGraph, region: Ints, ids: Ints, count: int) -> Ints:
+    """Distinct pairs of a region and an id that it reads from outside, as region * count + id."""
     producer = graph.producers()
     reader, read = graph.inputs.rows, graph.inputs.flat
     from_region = np.where(producer[read] >= 0, region[producer[read]], -1)
     outside = (ids[read] >= 0) & (from_region != region[reader])
-    n = max(1, int(ids.max(initial=0)) + 1)
-    return np.unique(region[reader[outside]] * n + ids[read[outside]])
-
-
-__all__ = ["Match", "Pairing", "match", "region_confidence"]
+    return np.unique(region[reader[outside]] * count + ids[read[outside]])

@@ -15,6 +15,7 @@ from magneton_dist.matching.arrays import Bools, Floats, Ints, Ragged
 from magneton_dist.matching.fingerprints import Fingerprints
 
 INTEGER, FLOAT, COMPLEX = 0, 1, 2  # kinds of numbers; integers with bools
+FEATURES = 5  # per value and traced step
 UNKNOWN = -1  # no fingerprint: equal to nothing
 LAYOUT_OPERATORS = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "split",
@@ -37,7 +38,8 @@ class MatchGraph:
     outputs: Ragged
     kind: Ints  # INTEGER, FLOAT, COMPLEX or UNKNOWN
     numel: Ints
-    features: Floats  # |x|2, |x|1/(|x|2 sqrt N), |x|4/|x|2, sum/|x|1, share of elements that are not finite
+    # |x|2, |x|1/(|x|2 sqrt N), |x|4/|x|2, sum/|x|1, share of elements that are not finite; again for every step
+    features: Floats
     checksum: Ints  # order-independent sum over the bits of all elements
     anchor: Bools  # False: constant, zero, noise or tiny, too common to say which value it is
     slot: Ints  # code of the parameter's name and role, equal in both graphs for equal names; -1 unknown

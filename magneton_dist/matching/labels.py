@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from magneton_dist.matching.arrays import Floats, Ints
-from magneton_dist.matching.graph import UNKNOWN, MatchGraph
+from magneton_dist.matching.graph import FEATURES, UNKNOWN, MatchGraph
 
 SMALLEST = 1e-300
 
@@ -23,7 +23,8 @@ def label_values(a: MatchGraph, b: MatchGraph, eps: float) -> tuple[Ints, Ints]:
     """
     coordinates = np.vstack([a.features, b.features])
     # relative gaps where there is a scale: |x - y| <= eps max(x, y) becomes a distance of logarithms
-    coordinates[:, :3] = np.log(np.maximum(coordinates[:, :3], SMALLEST))
+    scaled = np.arange(coordinates.shape[1]) % FEATURES < 3
+    coordinates[:, scaled] = np.log(np.maximum(coordinates[:, scaled], SMALLEST))
     kind, numel = np.concatenate([a.kind, b.kind]), np.concatenate([a.numel, b.numel])
     unknown = np.nonzero(kind == UNKNOWN)[0]
     numel[unknown] = -1 - unknown

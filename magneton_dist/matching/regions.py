@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from magneton_dist.matching.arrays import Ints
 from magneton_dist.matching.cycles import quotient_edges
+from magneton_dist.matching.leftovers import leftovers
 from magneton_dist.matching.sides import Pairing, Side
 
 
@@ -53,7 +54,7 @@ def cut_regions(pairing: Pairing) -> Regions:
     ra, rb = region[: a.graph.n_ops], region[a.graph.n_ops :]
     for side, of_op in ((a, ra), (b, rb)):
         _follow_inputs(side, of_op)
-    return _number(ra, rb, *_leftovers(a, b, ra, rb))
+    return number_regions(ra, rb, *leftovers(a, b, ra, rb))
 
 
 def _follow_inputs(side: Side, region: Ints) -> None:
@@ -147,49 +148,7 @@ def _prune(
     return tuple(kept)
 
 
-def _leftovers(a: Side, b: Side, ra: Ints, rb: Ints) -> tuple[Ints, Ints]:
-    """Component of every operator that works towards no matched value, -1 for the others.
-
-    Components follow the data; those that read the same matched value (a few of them) are joined, so that
-    the same dead work on both sides stands side by side.
-    """
-    n = a.graph.n_ops + b.graph.n_ops
-    edges: list[Ints] = []
-    reads: list[Ints] = []
-    for side, region, offset in ((a, ra, 0), (b, rb, a.graph.n_ops)):
-        graph = side.graph
-        producer, ids = graph.producers(), side.id_of_value
-        reader, read = graph.inputs.rows, graph.inputs.flat
-        mine = region[reader] < 0
-        writer = producer[read]
-        linked = mine & (writer >= 0) & (region[writer] < 0)
-        edges.append(np.stack([offset + reader[linked], offset + writer[linked]]))
-        known = mine & (ids[read] >= 0)
-        reads.append(np.stack([ids[read[known]], offset + reader[known]]))
-    link = np.concatenate(edges, axis=1)
-    component = _components(link, n)
-    shared = np.concatenate(reads, axis=1)
-    by_id = np.unique(np.stack([shared[0], component[shared[1]]]), axis=1)
-    few = np.bincount(by_id[0], minlength=1)[by_id[0]] <= 4
-    by_id = by_id[:, few]
-    same = by_id[0, 1:] == by_id[0, :-1]
-    first = np.zeros(int(component.max(initial=-1)) + 1, np.int64)
-    first[component[::-1]] = np.arange(n)[::-1]
-    joins = np.stack([first[by_id[1, 1:][same]], first[by_id[1, :-1][same]]])
-    component = _components(np.concatenate([link, joins], axis=1), n)
-    return (
-        np.where(ra < 0, component[: a.graph.n_ops], -1),
-        np.where(rb < 0, component[a.graph.n_ops :], -1),
-    )
-
-
-def _components(edges: Ints, n: int) -> Ints:
-    graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(n, n))
-    component: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
-    return component
-
-
-def _number(ra: Ints, rb: Ints, la: Ints, lb: Ints) -> Regions:
+def number_regions(ra: Ints, rb: Ints, la: Ints, lb: Ints) -> Regions:
     """Number regions densely: matched ones in order of a's (then b's) first operator, then the left over."""
     matched = _order_of_first(np.concatenate([ra, rb]))
     n = len(matched)
