@@ -167,6 +167,7 @@ class RegionResult(msgspec.Struct, frozen=True):
     line: str  # the innermost line of source that all operators of both sides share
     sides: dict[str, RegionSide]
     energy_kind: EnergyKind
+    differs: bool = False  # it is part of a finding
     energy_ratio: Interval | None = None
     energy_ratio_range: tuple[float, float] | None = None  # over the range of the watts of operators' classes
     time_ratio: Interval | None = None

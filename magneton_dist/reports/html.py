@@ -29,6 +29,7 @@ from magneton_dist.reports.figures import (
     ratio_change,
 )
 from magneton_dist.reports.palette import LOOKS
+from magneton_dist.reports.regions import largest_amount, region_values, shown_regions
 from magneton_dist.reports.story import comparison_headline, doubts, headline
 
 MAX_FINDINGS = 50
@@ -76,6 +77,7 @@ def _page(audit: Audit, runs: Sequence[RunBands], settings: Settings) -> Values:
         "states_hidden": len(table) - MAX_STATE_ROWS if len(table) > MAX_STATE_ROWS else 0,
         "findings": [_finding(finding) for finding in audit.findings[:MAX_FINDINGS]],
         "findings_hidden": max(0, len(audit.findings) - MAX_FINDINGS),
+        **_regions(audit, comparisons),
         "comparisons": [_comparison(c, audit.energy_kind) for c in comparisons],
         "variants": _variants(audit),
         "unknown": "unmeasured" if audit.energy_kind == "unmeasured" else "unknown",
@@ -87,6 +89,23 @@ def _page(audit: Audit, runs: Sequence[RunBands], settings: Settings) -> Values:
         "machine": f"{one_line(audit.machine.cpu)}, {audit.machine.cores} cores; "
                    f"devices: {', '.join(one_line(d, 60) for d in audit.machine.devices[:16]) or 'none'}",
         "versions": ", ".join(one_line(f"{k} {v}", 80) for k, v in audit.machine.versions.items()),
+    }
+
+
+def _regions(audit: Audit, comparisons: Sequence[Comparison]) -> Values:
+    shown, hidden = shown_regions(audit)
+    largest = largest_amount(shown)
+    several = len({(region.baseline, region.candidate) for region in shown}) > 1
+    rows = []
+    for region in shown:
+        pair = f"{one_line(region.candidate, 40)} against {one_line(region.baseline, 40)} · " if several else ""
+        row = region_values(region, largest)
+        rows.append({**row, "tag": f"{pair}{row['tag']}"})
+    covered = [c.covered for c in comparisons if c.covered is not None]
+    return {
+        "regions": rows,
+        "regions_hidden": hidden,
+        "covered": percent(min(covered)) if covered else None,
     }
 
 
@@ -107,6 +126,9 @@ def _keys(audit: Audit) -> list[Values]:
         keys.append({"label": "Saved", **_figure(comparison.saved_j, "J", audit.energy_kind)})
     mean, ends = ratio_change(comparison.time_ratio)
     keys.append({"label": "Time", "mean": mean, "ends": ends, "kind": ""})
+    if comparison.by == "memory" and comparison.memory_ratio is not None:
+        mean, ends = ratio_change(comparison.memory_ratio)
+        keys.append({"label": "Memory at a step's peak", "mean": mean, "ends": ends, "kind": ""})
     candidate = audit.variants.get(comparison.candidate)
     if candidate is not None:
         agree, error = _AGREE[candidate.values_agree], _values_error(candidate)

@@ -37,23 +37,51 @@ def headline(audit: Audit) -> Headline:
 def comparison_headline(comparison: Comparison, kind: EnergyKind) -> Headline:
     """A comparison as a sentence; the reason is the comparison's own."""
     base, other = one_line(comparison.baseline, 60), one_line(comparison.candidate, 60)
-    ratio = comparison.energy_ratio
     reason = one_line(comparison.reason, 600)
+    if comparison.by == "values":
+        return Headline(comparison.verdict, _VALUES[comparison.verdict].format(base, other), reason, waste=False)
+    by = _SUBJECTS[comparison.by]
+    ratio = {
+        "energy": comparison.energy_ratio, "time": comparison.time_ratio, "memory": comparison.memory_ratio,
+    }[comparison.by]  # fmt: skip
     if ratio is None:
-        sentence = f"The joules of {base} and {other} are unknown; only their times compare."
+        sentence = f"The {by.amounts} of {base} and {other} are unknown; only their times compare."
         return Headline(comparison.verdict, sentence, reason, waste=False)
     cheap, dear = (other, base) if ratio.mean < 1 else (base, other)
-    # of the dearer one's joules, whichever of the two it is
-    share = percent(1 - min(ratio.mean, 1 / ratio.mean)) + ("" if kind == "measured" else f" ({kind})")
+    # of the dearer one's, whichever of the two it is
+    share = percent(1 - min(ratio.mean, 1 / ratio.mean))
+    if comparison.by == "energy" and kind != "measured":
+        share += f" ({kind})"
     if comparison.verdict == "waste":
-        sentence = f"{dear} wastes {share} of its energy: {cheap} does the same work without it."
+        sentence = f"{dear} wastes {share} of its {by.noun}: {cheap} does the same work without it."
     elif comparison.verdict == "trade-off":
-        sentence = f"A trade-off: {cheap} burns {share} less than {dear}, at a price."
+        sentence = f"A trade-off: {cheap} {by.verb}s {share} less than {dear}, at a price."
     elif comparison.verdict == "no difference":
-        sentence = f"No difference: {base} and {other} burn the same."
+        sentence = f"No difference: {base} and {other} {by.verb} the same."
     else:
         sentence = f"Inconclusive: {base} and {other} cannot be told apart yet."
     return Headline(comparison.verdict, sentence, reason, waste=comparison.verdict == "waste")
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What a comparison is about, in words."""
+
+    noun: str
+    amounts: str
+    verb: str
+
+
+_SUBJECTS = {
+    "energy": _Subject("energy", "joules", "burn"),
+    "time": _Subject("time", "times", "take"),
+    "memory": _Subject("memory at a step's peak", "peaks of memory", "hold"),
+}
+_VALUES = {
+    "no difference": "{} and {} compute the same values.",
+    "trade-off": "{} and {} compute different values.",
+    "inconclusive": "Whether {} and {} compute the same values is not known.",
+}
 
 
 def shown_states(rank: RankResult) -> dict[str, tuple[float, float | None]]:

@@ -32,10 +32,12 @@ from magneton_dist.reports.figures import (
     ratio_change,
 )
 from magneton_dist.reports.palette import LOOKS
+from magneton_dist.reports.regions import differing, region_change, region_title, side_amount
 from magneton_dist.reports.story import comparison_headline, doubts, headline, shown_states, worst_ranks
 
 MAX_RANKS = 8
 MAX_FINDINGS = 10
+MAX_REGIONS = 10
 _LABEL, _VALUE = 12, 32  # columns for a rank's name and for its figures beside the bar
 _TO_ASCII = str.maketrans(
     {"−": "-", "–": "-", "…": "...", "·": "-", "µ": "u", "→": "->", "\ufffd": "?"}
@@ -62,6 +64,7 @@ def _page(audit: Audit, width: int, *, ascii_only: bool) -> Group:
     parts += [_first_finding(f) for f in audit.findings[:1]]
     if len(audit.findings) > 1:
         parts.append(_other_findings(audit.findings[1:]))
+    parts += _regions(audit)
     parts += _list("Missing", doubts(audit), "bold yellow")
     kind = audit.energy_kind
     energy = f"Energy: {one_line(audit.energy_source)}. {kind} = {KIND_MEANING[kind]}."
@@ -215,6 +218,31 @@ def _other_findings(findings: list[Finding]) -> Group:
     if hidden > 0:
         lines.append(Text(f"{hidden:,} more in audit.json", "dim"))
     return Group(*lines)
+
+
+def _regions(audit: Audit) -> list[RenderableType]:
+    """The regions that differ, both sides side by side."""
+    found = differing(audit)
+    if not found:
+        return []
+    several = len({(region.baseline, region.candidate) for region in found}) > 1
+    unit = "s" if found[0].energy_kind == "unmeasured" else f"J {found[0].energy_kind}"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=True)
+    table.add_column(f"Regions that differ ({unit}, per step)", overflow="fold", ratio=1)
+    heads = ("baseline", "candidate") if several else [one_line(name, 30) for name in found[0].sides]
+    for head in (*heads, "Change"):
+        table.add_column(head, justify="right", overflow="fold", max_width=12)
+    for region in found[:MAX_REGIONS]:
+        title = Text(region_title(region))
+        for line in (region.line, f"{region.candidate} against {region.baseline}" if several else ""):
+            if line:
+                title.append(f"\n{one_line(line, 160)}", "dim")
+        sides = [Text(side_amount(side)) for side in region.sides.values()]
+        table.add_row(title, *sides, Text(region_change(region)[0]))
+    hidden = len(found) - MAX_REGIONS
+    if hidden > 0:
+        return [Group(table, Text(f"{hidden:,} more in audit.json", "dim"))]
+    return [table]
 
 
 def _cost(finding: Finding) -> str:

@@ -62,7 +62,7 @@ def compare_regions(a: VariantRuns, b: VariantRuns, load: Load, rules: Compare) 
         findings=[finding_of(table, line) for line in lines if line.kind],
         covered=table.covered,
         agree=not any(line.kind for line in lines) and _totals_agree(table),
-        peaks=(_peak(table, 0), _peak(table, 1)),
+        peaks=(table.peak_bytes(0), table.peak_bytes(1)),
         notes=_notes(table, left_out),
     )
 
@@ -71,7 +71,7 @@ def _floor(table: RegionTable) -> float:
     """Difference per step, in the table's quantity, that is worth a reader's time."""
     whole = [table.amounts(0).sum(axis=1).mean(), table.amounts(1).sum(axis=1).mean()]
     if table.quantity == "memory":
-        whole = [_peak(table, 0), _peak(table, 1)]
+        whole = [table.peak_bytes(0), table.peak_bytes(1)]
     elif table.quantity in ("joules", "seconds"):
         whole += [per_step for runs in (table.a, table.b) if (per_step := _per_step(table, runs)) is not None]
     return FLOOR_SHARE * float(max(whole))
@@ -88,13 +88,6 @@ def _per_step(table: RegionTable, runs: VariantRuns) -> float | None:
             return None
         figures.append(cost / steps)
     return float(np.mean(figures))
-
-
-def _peak(table: RegionTable, side: int) -> float:
-    """Bytes alive at a traced step's peak, all ranks."""
-    samples = sum(len(pair.samples) for pair in table.pairs)
-    mean = sum((pair.b if side else pair.a).memory.peak_bytes * len(pair.samples) for pair in table.pairs) / samples
-    return mean * len(table.ranks)
 
 
 def _totals_agree(table: RegionTable) -> bool:

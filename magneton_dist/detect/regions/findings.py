@@ -31,8 +31,8 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
     hungry_side = 1 if line.ratio > 1 else 0
     hungry, cheap = (table.b, table.a) if hungry_side else (table.a, table.b)
     times = line.ratio if hungry_side else 1 / line.ratio if line.ratio else float("inf")
-    first = max(line.groups, key=lambda g: abs(float(table.difference[g])))
-    mine, theirs = table.sides(first)[hungry_side], table.sides(first)[1 - hungry_side]
+    shown = _shown(table, line)
+    mine, theirs = table.sides(shown)[hungry_side], table.sides(shown)[1 - hungry_side]
     places = max(table.groups[g].places for g in line.groups)
     where = f" in {places} places" if places > 1 else ""
     does = f"only {hungry.name} runs it" if np.isinf(times) else (
@@ -55,6 +55,13 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
         fix=_fix(line, hungry.name, cheap.name, mine, theirs),
         confidence=confidence if line.certain else confidence / 2,
     )  # fmt: skip
+
+
+def _shown(table: RegionTable, line: Line) -> int:
+    """The region that differs most: of the forward pass, if one there counts, for its operators are the user's."""
+    forward = [g for g in line.groups if "forward" in table.sides(g)[0].phases + table.sides(g)[1].phases]
+    largest = abs(float(table.difference[line.groups[0]]))
+    return next((g for g in forward if abs(float(table.difference[g])) >= largest / 10), line.groups[0])
 
 
 def _times(ratio: float) -> str:
@@ -98,7 +105,7 @@ def _evidence(table: RegionTable, line: Line, places: int, hungry_side: int) -> 
     evidence: Evidence = {"places": places}
     for name, amounts, side in ((table.a.name, line.a, 0), (table.b.name, line.b, 1)):
         evidence[f"{name}_per_step_{unit}"] = float(amounts.mean())
-        ops = table.sides(line.groups[0])[side]
+        ops = table.sides(_shown(table, line))[side]
         evidence[f"{name}_operators"] = _names(ops) or "none"
     if line.ratio_range is not None and 0 < line.ratio < np.inf:
         low, high = sorted(ratio if hungry_side else 1 / ratio for ratio in line.ratio_range)

@@ -200,8 +200,8 @@ def _prices(table: RegionTable, line: Line) -> Iterable[str]:
     shown = log - (half if np.isfinite(half) else 0.0) > np.log1p(table.rules.time)
     if table.quantity != "seconds" and shown:
         yield f"{cheap} takes {np.expm1(log):.1%} longer there"
-    memory = [float(table.sums[side].memory[line.groups].sum()) for side in (0, 1)]
-    saved = sign * (memory[1] - memory[0])
-    peak = sum(pair.a.memory.peak_bytes * len({s.rank for s in pair.samples}) for pair in table.pairs)
-    if table.quantity != "memory" and saved > table.rules.region * peak:
-        yield f"{cheap} holds {saved / 1e6:,.1f} MB more at the step's peak"
+    one, other = (table.peak_bytes(side) for side in (0, 1))
+    more = other / one - 1 if line.ratio < 1 else one / other - 1
+    if table.quantity != "memory" and more >= table.rules.region:
+        # of the whole step: what is kept for later is rarely made by the operators that it saves
+        yield f"{cheap} holds {more:.0%} more at the step's peak"

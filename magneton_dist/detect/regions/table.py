@@ -111,6 +111,12 @@ class RegionTable:
         weakest = min(self.a.energy_kind, self.b.energy_kind, key=_WEAKEST.index)
         return "apportioned" if weakest == "measured" else weakest
 
+    def peak_bytes(self, side: int) -> float:
+        """Bytes alive at a traced step's peak, all ranks, at least 1."""
+        samples = sum(len(pair.samples) for pair in self.pairs)
+        peaks = sum((pair.b if side else pair.a).memory.peak_bytes * len(pair.samples) for pair in self.pairs)
+        return max(1.0, peaks / samples * len(self.ranks))
+
     def sides(self, group: int) -> tuple[GroupSide, GroupSide]:
         """Both sides of the region that stands for `group`."""
         if group not in self._sides:
