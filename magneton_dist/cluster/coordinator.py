@@ -133,9 +133,7 @@ class Coordinator:
         self._crew.know(actor, description)
         self._happened.append(events.Ready(actor))
 
-    def _metered(
-        self, kind: type[events.Opened] | type[events.Attached], slot: Slot, meter: MeterUsed
-    ) -> None:
+    def _metered(self, kind: type[events.Opened] | type[events.Attached], slot: Slot, meter: MeterUsed) -> None:
         self._ledger.meters[slot] = meter
         self._happened.append(kind(slot, self._ledger.physical(slot)))
 
@@ -256,9 +254,7 @@ class Coordinator:
         facts = self._state.facts
         rank = self._ledger.rank_run(facts, place, self._crew.name(place.node))
         then, folder = partial(self._summarised, place), self._ledger.tables(rank.rank)
-        self._calls.send(
-            "summarise", facts.shape.slot(place), then, folder, rank, self._ledger.joined, about=place
-        )
+        self._calls.send("summarise", facts.shape.slot(place), then, folder, rank, self._ledger.joined, about=place)
 
     # what came of it
 
@@ -281,9 +277,7 @@ class Coordinator:
         for place, rank in number_ranks(facts.ranks).items():
             if place.node in self._ledger.apart and place in self._ledger.collected:
                 try:
-                    files[rank] = self._calls.ask(
-                        facts.shape.slot(place), "deliver", self._ledger.tables(rank)
-                    )
+                    files[rank] = self._calls.ask(facts.shape.slot(place), "deliver", self._ledger.tables(rank))
                 except MagnetonError as error:
                     self._state = Done(self._state.facts.lack(f"tables of rank {rank}: {error}"))
         return files

@@ -89,9 +89,7 @@ class Crew:
         """Where Ray's process of each node of the job listens."""
         known = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]
         found = {number: known[node_id] for number, node_id in self._node_ids().items() if node_id in known}
-        return {
-            number: (node["NodeManagerAddress"], node["NodeManagerPort"]) for number, node in found.items()
-        }
+        return {number: (node["NodeManagerAddress"], node["NodeManagerPort"]) for number, node in found.items()}
 
     def address(self, node: int) -> str:
         """Where other nodes reach a node."""
@@ -119,9 +117,7 @@ class Crew:
     def _devices(self, node: int) -> list[str]:
         if self._resource != GPU:
             return []
-        found = (
-            device for slot, facts in self._slots.items() if slot.node == node for device in facts.devices
-        )
+        found = (device for slot, facts in self._slots.items() if slot.node == node for device in facts.devices)
         return sorted(found, key=device_order)
 
     def _node_ids(self) -> dict[int, str]:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,8 +61,13 @@ def audit_runs(
     folder = _audit_folder(config)
     ranks = max(job.torchrun.nproc_per_node for job in config.variants.values())
     with Interrupts() as interrupts, Session(address, ranks) as session:
+        interrupts.arm()
         lead = Lead(f"{folder.name}-{os.getpid()}", analysis, config.energy, session, interrupts)
-        return _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
+        outcomes = _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
+    if not outcomes and interrupts.why:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise KeyboardInterrupt(interrupts.why)
+    return outcomes
 
 
 class _Audit:
@@ -91,7 +97,7 @@ class _Audit:
             outcome = self._make(run, Teller(self._config, run, number, len(runs), forecast, on_progress))
             steps = max((sums.steps for sums in outcome.sums.values()), default=0)
             forecast.finished(run.variant, outcome.seconds, steps)
-            if run.discarded and outcome.exit_code == 0:
+            if run.discarded and outcome.exit_code == 0 and not outcome.stopped:
                 shutil.rmtree(outcome.folder, ignore_errors=True)
             else:
                 _write_manifest(outcome.folder, outcome.manifest)
@@ -109,7 +115,8 @@ class _Audit:
             self._forget(assignment.folder)
             raise
         except CoordinatorLost as lost:
-            return recover(assignment, self._analysis, str(lost))
+            found = recover(assignment.folder, assignment.draft, self._analysis, str(lost), finish=not lost.late)
+            return replace(found, discarded=run.discarded)
         finally:
             origin.unlink(missing_ok=True)
         assert report.outcome is not None
@@ -227,8 +234,6 @@ def _versions() -> dict[str, str]:
     """Versions of what makes the records."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
     for package in _PACKAGES:
-        with suppress(
-            PackageNotFoundError
-        ):  # run from a source tree, or torch is in the job's environment only
+        with suppress(PackageNotFoundError):  # run from a source tree, or torch is in the job's environment only
             found[package] = version(package)
     return found

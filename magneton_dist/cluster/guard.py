@@ -19,6 +19,8 @@ from magneton_dist.cluster.processes import adopt_orphans, die_with_parent, end_
 
 FOLDER = "MAGNETON_DIST_SESSION"  # environment of the driver: its private temporary folder
 _GUARD = "MAGNETON_DIST_GUARD"  # environment of the driver: pid of its guard
+# read by Ray when it is imported: the driver's output is the user's, and we report deaths ourselves
+_QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 _LIMIT_S = 10.0
 _SHORT = 40  # AF_UNIX paths end at 107 bytes, and Ray needs about 65 of them
 
@@ -45,7 +47,7 @@ def main() -> None:
     """``DRIVER...``: run it, pass signals on, clean up after it, and exit with its code."""
     adopt_orphans()
     folder = session_folder()
-    environment = {**os.environ, _GUARD: str(os.getpid()), FOLDER: str(folder)}
+    environment = {**_QUIET, **os.environ, _GUARD: str(os.getpid()), FOLDER: str(folder)}
     me = os.getpid()
     driver = os.fork()
     if driver == 0:

@@ -26,12 +26,18 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in _WATCHED}
+            self._before = {number: signal.getsignal(number) for number in _WATCHED}
+        self.arm()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def arm(self) -> None:
+        """Take the signals (again): starting Ray puts handlers of its own in place."""
+        for number in self._before:
+            signal.signal(number, self._remember)
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         if not self.why:

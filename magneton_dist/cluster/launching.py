@@ -86,9 +86,7 @@ class Launch:
         """Raise `InputError` for what can be known to fail before anything is started."""
         where = f"variant {self.values['variant']}"
         if not self.folder.is_dir():
-            raise InputError(
-                f"no such folder: {self.folder}", where=f"{where}: cwd", do="create it or correct cwd"
-            )
+            raise InputError(f"no such folder: {self.folder}", where=f"{where}: cwd", do="create it or correct cwd")
         if self.job.script is not None and not (self.folder / self.job.script).is_file():
             raise InputError(
                 f"no such script: {self.job.script}",
@@ -98,9 +96,7 @@ class Launch:
         program = self.command()[0]
         path = self.job_environment(self.run).get("PATH")
         if not (self.folder / program).is_file() and shutil.which(program, path=path) is None:
-            raise InputError(
-                f"no such program: {program}", where=where, do="install it or give its full path"
-            )
+            raise InputError(f"no such program: {program}", where=where, do="install it or give its full path")
         port = self.job.torchrun.master_port
         if port is not None and self.node == 0 and self.job.command is None:
             check_port(port)

@@ -26,7 +26,15 @@ _WATCH_S = 0.5
 
 
 class CoordinatorLost(Exception):
-    """The coordinator, or all of Ray, does not answer any more: the run must be finished without it."""
+    """The coordinator, or all of Ray, does not answer any more: the run must be finished without it.
+
+    Attributes:
+        late: there is no time left for that.
+    """
+
+    def __init__(self, why: str, late: bool = False) -> None:
+        super().__init__(why)
+        self.late = late
 
 
 class Lead:
@@ -100,12 +108,14 @@ class Lead:
 
     def _ask(self, method: str, *args: Any) -> Any:
         reference = getattr(self._coordinator, method).remote(*args)
-        while not ray.wait([reference], timeout=_WATCH_S)[0]:
+        answered = False
+        while not answered:
+            answered = bool(ray.wait([reference], timeout=_WATCH_S)[0])
             self._look_after_ray()
             if time.monotonic() > self._end_s:
                 self._dismiss()
-                raise CoordinatorLost(f"{self._interrupts.why or self.session_lost}: not finished in time")
-        self._look_after_ray()
+                why = self._interrupts.why or self.session_lost
+                raise CoordinatorLost(f"{why}: not finished in time", late=True)
         try:
             return ray.get(reference)
         except RayTaskError as error:
@@ -117,6 +127,7 @@ class Lead:
     def _look_after_ray(self) -> None:
         for server in self._session.vitals.lost():
             self.session_lost = f"Ray's process of {server} died"
+            self._session.give_up()
             if server == HERE:
                 self._session.abandon()
                 self._coordinator = None

@@ -97,9 +97,7 @@ class Ledger:
     def arrivals(self, facts: Facts) -> list[Any]:
         """What `collect` gave for the join, in the order of ranks."""
         numbers = number_ranks(facts.ranks)
-        return [
-            self.collected[place][0].arrivals for place in sorted(self.collected, key=numbers.__getitem__)
-        ]
+        return [self.collected[place][0].arrivals for place in sorted(self.collected, key=numbers.__getitem__)]
 
     def clock(self, node: int) -> Clock | None:
         """Of a node, from its start and end; None when it could not be read."""
@@ -148,9 +146,7 @@ class Ledger:
             world_size=world_size,
             exit_code=facts.exit_code,
             ranks=[self.rank_run(facts, place, names[place.node]) for place in places],
-            clocks={
-                names[node]: combine(readings[0], readings[-1]) for node, readings in self.clocks.items()
-            },
+            clocks={names[node]: combine(readings[0], readings[-1]) for node, readings in self.clocks.items()},
             disturbed=self._disturbed(),
             missing=missing,
             stopped=any(collected.stopped for collected, _ in self.collected.values()),

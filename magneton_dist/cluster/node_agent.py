@@ -172,9 +172,7 @@ def tail(output: Path) -> str:
 
 def announcements(spool: Path) -> list[Announcement]:
     """All announcements in a node's spool, a restarted rank's last one last; the tracer renames them into place."""
-    found = (
-        msgspec.json.decode(path.read_bytes(), type=Announcement) for path in spool.glob("rank-*-*.json")
-    )
+    found = (msgspec.json.decode(path.read_bytes(), type=Announcement) for path in spool.glob("rank-*-*.json"))
     return sorted(found, key=lambda announcement: (announcement.local_rank, announcement.restart))
 
 

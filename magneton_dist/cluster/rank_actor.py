@@ -91,9 +91,7 @@ class RankActor:
         if self._readings is not None:
             self._readings.save()
             joules = self._readings.joules
-        return {
-            name: replace(follower.advance(), joules=joules) for name, follower in self._followers.items()
-        }
+        return {name: replace(follower.advance(), joules=joules) for name, follower in self._followers.items()}
 
     def close(self) -> None:
         """Stop sampling: the run is over, or another actor owns the device."""

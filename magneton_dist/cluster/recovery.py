@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from magneton_dist.cluster.analysis import Analysis, Announcement, CollectRequest
+from magneton_dist.cluster.analysis import Analysis, Announcement, Collected, CollectRequest
 from magneton_dist.cluster.calls import as_ours
 from magneton_dist.cluster.clocks import SAME, clock_identity
 from magneton_dist.cluster.events import Place
 from magneton_dist.cluster.launching import OUTPUT
-from magneton_dist.cluster.ledger import Assignment, number_ranks
+from magneton_dist.cluster.ledger import number_ranks
 from magneton_dist.cluster.node_agent import CLOCK, announcements, tail
 from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.processes import is_alive
 from magneton_dist.cluster.readings import saved, saved_meter
-from magneton_dist.records.manifest import RankRun
+from magneton_dist.records.manifest import Manifest, RankRun
 
 _GONE_S = 5.0
 
@@ -40,7 +40,7 @@ class _Found:
         segments = self.spool / self.announcement.segments
         return CollectRequest(run, self.rank, segments, power, counters, self.announcement.device)
 
-    def rank_run(self, truncated: dict[str, int]) -> RankRun:
+    def rank_run(self) -> RankRun:
         return RankRun(
             rank=self.rank,
             local_rank=self.place.local_rank,
@@ -49,7 +49,6 @@ class _Found:
             device=self.announcement.device,
             distributed=self.announcement.distributed,
             meter=saved_meter(self.spool, self.place.local_rank),
-            truncated=truncated,
         )
 
     @property
@@ -58,53 +57,73 @@ class _Found:
         return path.exists() and path.read_text() == clock_identity()
 
 
-def recover(assignment: Assignment, analysis: Analysis, why: str) -> RunOutcome:
+def recover(run: Path, draft: Manifest, analysis: Analysis, why: str, *, finish: bool = True) -> RunOutcome:
     """Turn the spools of a run into tables and figures.
 
     Args:
-        assignment: the run as it was given to the coordinator.
+        run: folder of the run.
+        draft: its manifest as written before it started, or as an earlier recovery left it.
         analysis: what the actors would have called.
         why: what became of the actors, in words.
+        finish: analyse now; else the spools stay as they are, for a later recovery.
     """
     began_s = time.monotonic()
-    run, draft = assignment.folder, assignment.draft
     found = _find(run)
     missing = [f"the end of the run: {why}"]
     if not _wait_until_gone([rank.announcement for rank in found]):
         missing.append("what the ranks did after this record was closed: they could not be ended")
-    ranks: dict[int, RankRun] = {}
-    arrivals: list[Any] = []
-    for rank in found:
-        try:
-            collected = analysis.collect(rank.request(run))
-        except Exception as error:  # noqa: BLE001 - it was handed to us; the other ranks are still good
-            missing.append(f"tables of rank {rank.rank}: {as_ours(error, 'collect')}")
-            continue
-        arrivals.append(collected.arrivals)
-        missing += [f"rank {rank.rank}: {what}" for what in collected.missing]
-        ranks[rank.rank] = rank.rank_run(collected.truncated)
+    ranks = {rank.rank: rank.rank_run() for rank in found}
     summaries: dict[int, Any] = {}
-    try:
-        joined = analysis.join(arrivals, {rank.rank: SAME for rank in found if rank.clock_is_ours})
-        for number, rank_run in ranks.items():
-            tables = run / "ranks" / f"{number:05d}"
-            summaries[number] = analysis.summarise(tables, rank_run, joined, analysis.options)
-    except Exception as error:  # noqa: BLE001 - it was handed to us; the tables are still good
-        missing.append(f"figures of ranks: {as_ours(error, 'summarise')}")
+    if finish:
+        collected = _collect(run, found, analysis, missing)
+        ranks = {rank: msgspec.structs.replace(ranks[rank], truncated=one.truncated) for rank, one in collected.items()}
+        summaries = _summarise(run, ranks, collected, found, analysis, missing)
+        if len(collected) == len(found):
+            shutil.rmtree(run / "spool", ignore_errors=True)
+    else:
+        missing.append("tables and figures: not worked out yet, the spools are kept")
     world_size = max([draft.world_size, *(rank.announcement.world_size for rank in found)])
     missing += [f"rank {rank}: nothing of it was found" for rank in range(world_size) if rank not in ranks]
-    if len(ranks) == len(found):
-        shutil.rmtree(run / "spool", ignore_errors=True)
-    manifest = msgspec.structs.replace(
-        draft, world_size=world_size, ranks=list(ranks.values()), missing=missing
-    )
+    manifest = msgspec.structs.replace(draft, world_size=world_size, ranks=list(ranks.values()), missing=missing)
     return RunOutcome(
-        draft.variant, draft.repeat, assignment.discarded, run, manifest, summaries,
+        draft.variant, draft.repeat, False, run, manifest, summaries,
         missing=tuple(missing),
         output=tail(run / OUTPUT),
         stopped=why,
         seconds=time.monotonic() - began_s,
     )  # fmt: skip
+
+
+def _collect(run: Path, found: list[_Found], analysis: Analysis, missing: list[str]) -> dict[int, Collected]:
+    collected = {}
+    for rank in found:
+        try:
+            collected[rank.rank] = analysis.collect(rank.request(run))
+        except Exception as error:  # noqa: BLE001 - it was handed to us; the other ranks are still good
+            missing.append(f"tables of rank {rank.rank}: {as_ours(error, 'collect')}")
+        else:
+            missing += [f"rank {rank.rank}: {what}" for what in collected[rank.rank].missing]
+    return collected
+
+
+def _summarise(
+    run: Path,
+    ranks: dict[int, RankRun],
+    collected: dict[int, Collected],
+    found: list[_Found],
+    analysis: Analysis,
+    missing: list[str],
+) -> dict[int, Any]:
+    clocks = {rank.rank: SAME for rank in found if rank.clock_is_ours}
+    summaries: dict[int, Any] = {}
+    try:
+        joined = analysis.join([one.arrivals for one in collected.values()], clocks)
+        for number, rank in ranks.items():
+            tables = run / "ranks" / f"{number:05d}"
+            summaries[number] = analysis.summarise(tables, rank, joined, analysis.options)
+    except Exception as error:  # noqa: BLE001 - it was handed to us; the tables are still good
+        missing.append(f"figures of ranks: {as_ours(error, 'summarise')}")
+    return summaries
 
 
 def _find(run: Path) -> list[_Found]:
@@ -115,10 +134,7 @@ def _find(run: Path) -> list[_Found]:
         for announcement in announcements(spool)  # a restarted rank's last one comes last
     }
     numbers = number_ranks(announced)
-    found = [
-        _Found(rank, place, announced[place], run / "spool" / str(place.node))
-        for place, rank in numbers.items()
-    ]
+    found = [_Found(rank, place, announced[place], run / "spool" / str(place.node)) for place, rank in numbers.items()]
     return sorted(found, key=lambda rank: rank.rank)
 
 

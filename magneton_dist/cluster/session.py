@@ -27,7 +27,10 @@ HEAD, HERE = "the cluster's head", "this node"
 _AUTH_MODE = "RAY_AUTH_MODE"
 _END_S = 10.0
 _STORE_BYTES = 100 * 2**20
-_HEALTH = {  # a killed raylet is noticed in 2 s instead of 15
+_HEALTH = {
+    # the driver must not end itself when the head dies: it has a record to finish
+    "gcs_rpc_server_reconnect_timeout_s": 3600,
+    # a killed raylet is noticed in 2 s instead of 15
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 3,
@@ -80,7 +83,8 @@ class Session:
         self._leave()
 
     def _leave(self) -> None:
-        if not self._joined and not self._lost:
+        waits = self._lost and self.temporary is not None  # for servers that are gone: let it do so when Python ends
+        if not self._joined and not waits:
             ray.shutdown()
         if self.temporary is not None:
             self._end_servers()
@@ -95,9 +99,13 @@ class Session:
             if node["Alive"]
         ]
 
-    def abandon(self) -> None:
-        """Ray is broken: end what it has left here without asking it."""
+    def give_up(self) -> None:
+        """Ray is broken: a session of our own will be left without asking it, which would take long."""
         self._lost = True
+
+    def abandon(self) -> None:
+        """Give up, and end what Ray has left here at once."""
+        self.give_up()
         if self.temporary is not None:
             self._end_servers()
 
@@ -188,9 +196,7 @@ def _environment(settings: Mapping[str, str], local: bool) -> Iterator[None]:
     changed = {name: os.environ.get(name) for name in (*settings, _AUTH_MODE, "CUDA_VISIBLE_DEVICES")}
     os.environ.update(settings)
     if local:
-        os.environ.pop(
-            _AUTH_MODE, None
-        )  # unset, a new cluster asks for tokens; set, it is too late to be read
+        os.environ.pop(_AUTH_MODE, None)  # unset, a new cluster asks for tokens; set, it is too late to be read
     if changed["CUDA_VISIBLE_DEVICES"] == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray refuses an empty list
     try:

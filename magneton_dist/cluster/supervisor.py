@@ -40,9 +40,7 @@ def arguments(pipe: int, folders: list[Path], command: list[str], python: str = 
         python: the interpreter that runs the supervisor.
     """
     root = str(Path(__file__).resolve().parents[2])
-    start = (
-        f"import sys; sys.path.insert(0, {root!r}); from magneton_dist.cluster.supervisor import main; main()"
-    )
+    start = f"import sys; sys.path.insert(0, {root!r}); from magneton_dist.cluster.supervisor import main; main()"
     return [python, "-I", "-S", "-c", start, str(pipe), *map(str, folders), "--", *command]
 
 
@@ -58,8 +56,8 @@ def main() -> None:
     report, say = os.pipe()
     if os.fork() == 0:
         os.close(report)
-        code = _supervise(pipe, command)
-        _clean(folders)
+        code, asked = _supervise(pipe, command)
+        _clean(folders, grace_s=0.0 if asked else _LEAVE_S)
         with suppress(BrokenPipeError):  # front was killed
             os.write(say, str(code).encode())
         os._exit(code)
@@ -67,12 +65,12 @@ def main() -> None:
     said = os.read(report, 16)
     if said:
         os._exit(int(said))
-    _clean(folders)  # the supervisor was killed: its orphans are ours now
+    _clean(folders, grace_s=0.0)  # the supervisor was killed: its orphans are ours now
     os._exit(KILLED)
 
 
-def _supervise(pipe: int, command: list[str]) -> int:
-    """Run `command` until it ends or the pipe says so; its exit code as a shell would give it."""
+def _supervise(pipe: int, command: list[str]) -> tuple[int, bool]:
+    """Run `command` until it ends or is made to; its exit code as a shell gives it, and whether it was made to."""
     adopt_orphans()
     me = os.getpid()
     child = os.fork()
@@ -85,12 +83,12 @@ def _supervise(pipe: int, command: list[str]) -> int:
         watched = [handle] if stopping else [handle, pipe]
         ready = select.select(watched, [], [], timeout_s)[0]
         if handle in ready:
-            return _shell_code(os.waitpid(child, 0)[1])
+            return _shell_code(os.waitpid(child, 0)[1]), stopping
         if stopping:
-            return KILLED
+            return KILLED, True
         if pipe in ready:
             if os.read(pipe, 1) != STOP:
-                return KILLED
+                return KILLED, True
             stopping = True
             os.kill(child, signal.SIGTERM)
 
@@ -107,8 +105,8 @@ def _become(command: list[str], parent: int) -> None:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _clean(folders: list[str]) -> None:
-    for process in end_descendants(_LIMIT_S, grace_s=_LEAVE_S):
+def _clean(folders: list[str], grace_s: float) -> None:
+    for process in end_descendants(_LIMIT_S, grace_s):
         os.write(2, f"magneton-dist: process {process.pid} could not be ended\n".encode())
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -86,9 +86,7 @@ def step(state: State, event: Event) -> Result:
 
 def _node_lost(state: State, node: int) -> Result:
     """Everything on the node is lost, and nothing can be put in its place."""
-    state = replace(
-        state, facts=replace(state.facts, gone=state.facts.gone | {node}).lack(f"node {node} was lost")
-    )
+    state = replace(state, facts=replace(state.facts, gone=state.facts.gone | {node}).lack(f"node {node} was lost"))
     decisions: list[Decision] = []
     actors: list[Actor] = [
         Agent(node),
@@ -107,9 +105,7 @@ def _placing(state: Placing, event: Event) -> Result:
             return (replace(state, waiting=waiting), []) if waiting else _start(state.facts)
         case Lost(actor, _):
             facts, again = _put_back(state.facts, actor)
-            return (
-                (Placing(facts, state.waiting | {actor}), again) if again else _fail(facts, _unplaced(event))
-            )
+            return (Placing(facts, state.waiting | {actor}), again) if again else _fail(facts, _unplaced(event))
         case CallFailed(_, error):
             return _fail(state.facts, error)
         case Tick(now_s) if now_s > policy.PLACE_S:
@@ -207,9 +203,7 @@ def _tick(state: Running) -> Result:
             facts = facts.lack(f"the exit code of node {node}: it did not answer any more")
         return _drain(replace(facts, exits={**dict.fromkeys(range(facts.shape.nodes)), **facts.exits}))
     if facts.timeout_s is not None and now_s >= facts.timeout_s:
-        return _end(
-            replace(state, facts=replace(facts, stopped=f"the job's time limit of {facts.timeout_s:g} s"))
-        )
+        return _end(replace(state, facts=replace(facts, stopped=f"the job's time limit of {facts.timeout_s:g} s")))
     if state.end_s is not None and now_s >= state.end_s:
         return _end(state)
     return state, []
@@ -332,9 +326,7 @@ def _fail(facts: Facts, error: MagnetonError) -> Result:
 
 
 def _unplaced(event: Lost) -> ClusterError:
-    return ClusterError(
-        event.why, where=str(event.actor), do="see that the node is healthy and has memory to spare"
-    )
+    return ClusterError(event.why, where=str(event.actor), do="see that the node is healthy and has memory to spare")
 
 
 _HANDLERS: dict[type, Callable[..., Result]] = {

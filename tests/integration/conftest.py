@@ -90,7 +90,8 @@ class Driver:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.put(json.loads(line))
+            is_ours = line.startswith(b"{")
+            self._lines.put(json.loads(line) if is_ours else {"kind": "noise", "text": line.decode()})
         self._lines.put({"kind": "closed"})
 
     def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 240.0) -> dict[str, Any]:
@@ -112,6 +113,8 @@ class Driver:
         self.until(lambda line: line["kind"] in ("end", "closed"), limit_s)
         self.process.wait(20)
         self.assert_clean()
+        assert self.of_kind("noise") == []
+        assert self.stderr() == ""
         return self.of_kind("outcome")
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:

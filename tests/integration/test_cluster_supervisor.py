@@ -227,9 +227,7 @@ def session_folders(mark: str) -> list[str]:
 @pytest.mark.parametrize("end", ["exit 7", "kill -9 $$"])
 def test_nothing_survives_the_driver(tmp_path: Path, end: str) -> None:
     mark = f"mark-{uuid.uuid4().hex}"
-    guard = guarded(
-        mark, f"setsid sleep 600 & touch ready; while [ ! -e go ]; do sleep 0.05; done; {end}", tmp_path
-    )
+    guard = guarded(mark, f"setsid sleep 600 & touch ready; while [ ! -e go ]; do sleep 0.05; done; {end}", tmp_path)
     wait_until((tmp_path / "ready").exists, 20.0)
     [folder] = session_folders(mark)
     assert Path(folder).stat().st_mode & 0o777 == 0o700

@@ -21,7 +21,7 @@ rank = dist.get_rank()
 if then == "children":  # helpers that the end of the rank does not end
     subprocess.Popen(["sleep", "600"], start_new_session=True)
 if then == "tell":
-    told = {"cwd": os.getcwd(), "argv": sys.argv[4:], "env": dict(os.environ)}
+    told = {"cwd": str(Path.cwd()), "argv": sys.argv[4:], "env": dict(os.environ)}
     Path(sys.argv[4], f"told-{rank}.json").write_text(json.dumps(told))
 parameter = torch.nn.Parameter(torch.zeros(8))
 optimizer = torch.optim.SGD([parameter], lr=0.1)

@@ -20,9 +20,7 @@ def open_sampler(spec: str, device: str, period_s: float) -> tuple[Sampler, str]
 
 def collect(request: CollectRequest) -> Collected:
     rows = [
-        json.loads(line)
-        for path in sorted(request.segments.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
+        json.loads(line) for path in sorted(request.segments.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
     steps = [row for row in rows if row[0] == "step"]
     last_ns = max((row[3] for row in steps), default=0)

@@ -69,9 +69,7 @@ def test_a_run_goes_through_every_state_in_order() -> None:
     assert isinstance(state, Running)
 
     first, second = announcement(0), announcement(1)
-    state, decided = feed(
-        state, [events.Announced(Place(0, 0), first), events.Announced(Place(0, 1), second)]
-    )
+    state, decided = feed(state, [events.Announced(Place(0, 0), first), events.Announced(Place(0, 1), second)])
     assert decided == [events.Attach(Place(0, 0), first), events.Attach(Place(0, 1), second)]
 
     state, decided = step(state, events.Exited(0, 0))
@@ -117,9 +115,7 @@ def test_one_slot_owns_a_physical_device() -> None:
 
 
 def test_a_slot_that_moves_to_another_device_gives_its_first_one_up() -> None:
-    state, _ = feed(
-        running(), [events.Attached(Slot(0, 0), "0/GPU-a"), events.Attached(Slot(0, 0), "0/GPU-b")]
-    )
+    state, _ = feed(running(), [events.Attached(Slot(0, 0), "0/GPU-a"), events.Attached(Slot(0, 0), "0/GPU-b")])
     assert state.facts.owners == {"0/GPU-b": Slot(0, 0)}
 
 
@@ -308,9 +304,7 @@ ANY_EVENT = st.one_of(
     st.builds(events.Summarised, PLACES),
     st.builds(events.Lost, st.sampled_from([*TWO.agents, *TWO.slots]), st.just("killed")),
     st.builds(events.NodeLost, st.integers(0, 1)),
-    st.builds(
-        events.CallFailed, st.sampled_from(["collect", "join", "attach"]), st.just(ClusterError("x")), PLACES
-    ),
+    st.builds(events.CallFailed, st.sampled_from(["collect", "join", "attach"]), st.just(ClusterError("x")), PLACES),
     st.builds(events.Stop, st.just("SIGINT")),
     st.builds(events.Tick, st.floats(0, 100)),
 )

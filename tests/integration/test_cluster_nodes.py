@@ -1,0 +1,134 @@
+"""Audits on several nodes: a Ray cluster of two nodes on this machine, joined with an address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(600)  # a busy machine takes many times longer
+
+SCRIPTS = Path(__file__).parent / "scripts"
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Two nodes with two places each: what a driver needs to join them."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "two_nodes.py"), "2", "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(tmp_path / "cluster.log").open("wb"),
+        env={**os.environ, **OPEN, "PYTHONPATH": str(SCRIPTS), "MARK": "nobody"},
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdout is not None
+    yield json.loads(next(line for line in process.stdout if line.startswith("{")))
+    process.communicate("", timeout=60)
+
+
+def two(driver: Any, *arguments: object, **changes: Any) -> dict[str, Any]:
+    return driver.job(*arguments, torchrun={"nproc_per_node": 1, "nnodes": 2}, **changes)
+
+
+def raylets(cluster: dict[str, str]) -> list[int]:
+    """Pids of the cluster's raylets, the head's first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode()
+            except OSError:
+                continue
+            if "raylet/raylet" in command and cluster["address"] in command:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def test_a_job_on_two_nodes(driver: Any, cluster: dict[str, str]) -> None:
+    too_many = driver.audit(variants={"a": driver.job(ranks=3)}, address=cluster["address"])
+    audit = driver.audit(
+        variants={"a": two(driver, 8, 0.05, "tell", "{run_dir}")}, warmup_runs=1, address=cluster["address"]
+    )
+    [outcome] = driver.start(too_many, audit, **OPEN).finish()
+    [error] = driver.of_kind("error")
+    assert error["exit_code"] == 2
+    assert "needs 1 node(s) with room for 3 rank(s) each, but" in error["text"]
+    assert "has 2 place(s)" in error["text"]
+
+    assert outcome["missing"] == []
+    manifest = outcome["manifest"]
+    assert manifest["world_size"] == 2
+    assert [(rank["rank"], rank["local_rank"]) for rank in manifest["ranks"]] == [(0, 0), (1, 0)]
+    nodes = [rank["node"] for rank in manifest["ranks"]]
+    assert nodes[0].endswith("-0")  # two nodes of one host are told apart
+    assert nodes[1].endswith("-1")
+    assert manifest["clocks"] == {node: {"offset_ns": 0, "error_ns": 0} for node in nodes}
+    assert [summary["steps"] for summary in outcome["summaries"].values()] == [8, 8]
+    folder = Path(outcome["folder"])
+    told = [json.loads((folder / f"told-{rank}.json").read_text())["env"] for rank in range(2)]
+    assert [one["GROUP_RANK"] for one in told] == ["0", "1"]
+    assert len({one["MASTER_PORT"] for one in told}) == 1
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json", "output-1.log", "output.log", "ranks", "told-0.json", "told-1.json",
+    ]  # fmt: skip
+    assert [path.name for path in folder.parent.iterdir()] == ["0"]  # the discarded run is gone
+
+
+def test_a_lost_node_takes_its_tables_and_leaves_the_others(driver: Any, cluster: dict[str, str]) -> None:
+    driver.start(driver.audit(variants={"a": two(driver, 5000, 0.02, "children")}, address=cluster["address"]), **OPEN)
+    driver.until_step(5)
+    killed_s = time.monotonic()
+    os.kill(raylets(cluster)[1], signal.SIGKILL)  # not the head, where the driver and the coordinator are
+    noticed = driver.until(lambda line: line["kind"] == "progress" and "was lost" in line["note"], 20.0)
+    [outcome] = driver.finish(60)
+    print(f"lost node: noticed {noticed['at'] - killed_s:.2f} s, finished {outcome['at'] - killed_s:.2f} s")
+    assert noticed["at"] - killed_s < 3.0
+    assert driver.job_is_gone()
+    kept = outcome["manifest"]["ranks"]
+    lost = next(rank for rank in range(2) if str(rank) not in outcome["summaries"])
+    assert outcome["summaries"][str(1 - lost)]["steps"] >= 5
+    assert any(f"tables of rank {lost}: lost with its node after" in what for what in outcome["missing"])
+    assert outcome["sums"][str(lost)]["steps"] >= 5  # the sums it had sent are kept
+    assert [rank["rank"] for rank in kept] == [0, 1]
+
+
+def test_a_killed_driver_leaves_nothing_on_the_cluster(driver: Any, cluster: dict[str, str]) -> None:
+    driver.start(driver.audit(variants={"a": two(driver, 5000, 0.02, "children")}, address=cluster["address"]), **OPEN)
+    driver.until_step(5)
+    ranks = driver.ranks()
+    assert len(ranks) == 2
+    [pid] = [pid for pid, command in driver.processes("cluster_driver.py").items() if "cluster.guard" not in command]
+    os.kill(pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    while not driver.job_is_gone():
+        assert time.monotonic() - killed_s < 10.0
+        time.sleep(0.01)
+    print(f"driver on a cluster: job gone {time.monotonic() - killed_s:.2f} s")
+    driver.process.wait(20)
+    driver.assert_clean()
+
+
+def test_two_audits_at_once_say_so(driver: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = type(driver)(folder)
+    try:
+        job = driver.job(60, 0.1)
+        driver.start(driver.audit("one", variants={"a": job}))
+        other.start(other.audit("two", variants={"a": job}))
+        [first], [second] = driver.finish(), other.finish()
+    finally:
+        other.close()
+    assert any("audit two-" in what for what in first["manifest"]["disturbed"])
+    assert any("audit one-" in what for what in second["manifest"]["disturbed"])
