@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +46,12 @@ def _checks() -> Iterator[Check]:
     yield Check("gpu", bool(gpus), f"{len(gpus)}: {', '.join(gpus)}" if gpus else reason)
     for gpu in gpus:
         yield _meter("nvml", gpu)
-    yield _meter("rapl", "cpu")
+        yield _tried(f"activity {gpu}", partial(_activity, gpu))
+        yield _meter("zeus", gpu)
+    if not gpus:
+        yield _meter("zeus", "0")
+    for spec in ("rapl", "hwmon", "pmd2", "pmd-usb"):
+        yield _meter(spec, "cpu")
     yield _meter("modelled:h200", "cpu")
     yield _meter("auto", gpus[0] if gpus else "cpu")
     yield _tried("perf", _perf)
@@ -113,6 +119,17 @@ def _meter(spec: str, device: str) -> Check:
     meter.close()
     found = f"{meter.name}; {reason}" if spec == "auto" else meter.source
     return Check(name, meter.provenance != "unmeasured", found)
+
+
+def _activity(gpu: str) -> str:
+    from magneton_dist.meters import NvmlMeter
+
+    meter = NvmlMeter(gpu)
+    try:
+        meter.activity()
+        return "GPM tells how busy its SMs, tensor cores, DRAM and NVLink are: waiting from transfer"
+    finally:
+        meter.close()
 
 
 def _perf() -> str:

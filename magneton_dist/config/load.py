@@ -16,7 +16,8 @@ from magneton_dist.config.models import AuditConfig, Job, Model
 from magneton_dist.config.overrides import override
 from magneton_dist.config.placeholders import PLACEHOLDERS, expand, literal, placeholders
 
-METERS = ("auto", "nvml", "rapl", "null")
+METERS = ("auto", "nvml", "rapl", "hwmon", "pmd2", "pmd-usb", "zeus", "null")
+ON_PORTS = ("pmd2", "pmd-usb")  # may name their serial port: pmd2:/dev/ttyACM0
 MODELLED = "modelled:"
 PROFILES = Path(__file__).parents[1] / "meters" / "profiles"
 ALONE = "job"  # the variant of a file that has none
@@ -183,7 +184,7 @@ def _check_meter(config: AuditConfig, energy: Node) -> None:
         known = sorted(path.stem for path in PROFILES.glob("*.yaml"))
         if profile not in known and not _exists(Path(profile).is_file):
             raise node.fail(f"there is no profile {profile!r}", f"a file, or {closest(profile, known)}")
-    elif meter not in METERS:
+    elif meter not in METERS and meter.partition(":")[0] not in ON_PORTS:
         raise node.fail(f"there is no meter {meter!r}", closest(meter, [*METERS, MODELLED + "PROFILE"]))
 
 

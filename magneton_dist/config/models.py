@@ -76,7 +76,7 @@ class Capture(Model):
 class Energy(Model):
     """Which meter; ``modelled:NAME`` or ``modelled:path/to/profile.yaml`` models the watts."""
 
-    meter: str = "auto"  # auto | nvml | rapl | null | modelled:PROFILE
+    meter: str = "auto"  # auto | nvml | rapl | hwmon | pmd2[:PORT] | pmd-usb[:PORT] | zeus | null | modelled:PROFILE
     period_ms: float = Field(default=50.0, ge=1.0)
 
 

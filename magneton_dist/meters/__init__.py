@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from magneton_dist.errors import ConfigError, MeterError
+from magneton_dist.meters.hwmon import HwmonMeter
 from magneton_dist.meters.meter import Conditions, Meter, NullMeter, Reading
 from magneton_dist.meters.modelled import ModelledMeter
 from magneton_dist.meters.nvml import NvmlMeter, visible_gpus
+from magneton_dist.meters.pmd import PMD2, PMD_USB, PmdMeter
 from magneton_dist.meters.profile import Profile, Watts, load_profile
 from magneton_dist.meters.rapl import RaplMeter
 from magneton_dist.meters.sampler import Sampler
+from magneton_dist.meters.zeus import ZeusMeter
 
 __all__ = [
-    "Conditions", "Meter", "ModelledMeter", "NullMeter", "NvmlMeter", "Profile", "RaplMeter", "Reading",
-    "Sampler", "Watts", "load_profile", "open_meter", "visible_gpus",
+    "PMD2", "PMD_USB", "Conditions", "HwmonMeter", "Meter", "ModelledMeter", "NullMeter", "NvmlMeter", "PmdMeter",
+    "Profile", "RaplMeter", "Reading", "Sampler", "Watts", "ZeusMeter", "load_profile", "open_meter", "visible_gpus",
 ]  # fmt: skip
 
-_MODELLED = "modelled:"
 _FALLBACK = "h200"
 
 
@@ -23,7 +25,8 @@ def open_meter(spec: str, device: str) -> tuple[Meter, str]:
     """Open the meter of one device.
 
     Args:
-        spec: ``auto``, ``nvml``, ``rapl``, ``null`` or ``modelled:PROFILE`` (a name or a path).
+        spec: ``auto``, ``nvml``, ``rapl``, ``hwmon``, ``zeus``, ``null``, ``pmd2`` or ``pmd-usb`` (``:PORT`` where
+            there are several), or ``modelled:PROFILE`` (a name or a path).
         device: GPU UUID as the tracer reports it, or ``cpu``.
 
     Returns:
@@ -34,19 +37,31 @@ def open_meter(spec: str, device: str) -> tuple[Meter, str]:
         ConfigError: there is no such meter or profile.
         MeterError: the meter asked for does not work here; ``auto`` never raises it.
     """
-    if spec.startswith(_MODELLED):
-        return ModelledMeter(load_profile(spec.removeprefix(_MODELLED)), device), "as configured"
     if spec == "auto":
         return _auto(device)
-    if spec == "nvml":
-        return NvmlMeter(device), "as configured"
-    if spec == "rapl":
-        return RaplMeter(), "as configured"
-    if spec == "null":
-        return NullMeter(device), "as configured"
-    raise ConfigError(
-        f"no such meter: {spec}", where="energy.meter", do="use auto, nvml, rapl, null or modelled:PROFILE"
-    )
+    return _named(spec, device), "as configured"
+
+
+def _named(spec: str, device: str) -> Meter:
+    match spec.split(":", 1):
+        case ["nvml"]:
+            return NvmlMeter(device)
+        case ["rapl"]:
+            return RaplMeter()
+        case ["hwmon"]:
+            return HwmonMeter()
+        case ["pmd2", *port]:
+            return PmdMeter(PMD2, *port)
+        case ["pmd-usb", *port]:
+            return PmdMeter(PMD_USB, *port)
+        case ["zeus"]:
+            return ZeusMeter(device)
+        case ["null"]:
+            return NullMeter(device)
+        case ["modelled", profile]:
+            return ModelledMeter(load_profile(profile), device)
+    names = "auto, nvml, rapl, hwmon, pmd2[:PORT], pmd-usb[:PORT], zeus, null or modelled:PROFILE"
+    raise ConfigError(f"no such meter: {spec}", where="energy.meter", do=f"use {names}")
 
 
 def _auto(device: str) -> tuple[Meter, str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 
 from magneton_dist.errors import MeterError
+from magneton_dist.meters.gpm import Activity, Gpm
 from magneton_dist.meters.meter import Conditions, Counter, Reading
 from magneton_dist.meters.visible import Visible, find_gpu, visible_devices
 from magneton_dist.records.audit import EnergyKind
@@ -52,6 +53,7 @@ class NvmlMeter:
     def __init__(self, device: str, nvml: Any = pynvml) -> None:
         self._nvml = nvml
         self._open = False
+        self._gpm: Gpm | None = None
         _init(nvml)
         self._open = True
         try:
@@ -107,10 +109,22 @@ class NvmlMeter:
             shared=self._mig or crowd,
         )
 
+    def activity(self) -> Activity | None:
+        """How busy the GPU's parts were since the last call; None at first and within 100 ms.
+
+        Raises:
+            MeterError: this GPU does not tell.
+        """
+        if self._gpm is None:
+            self._gpm = Gpm(self._handle, self._nvml)
+        return self._gpm.read()
+
     def close(self) -> None:
         """Give NVML back."""
         if self._open:
             self._open = False
+            if self._gpm is not None:
+                self._gpm.close()
             self._nvml.nvmlShutdown()
 
     def _choose_sensor(self) -> tuple[str, int, str]:

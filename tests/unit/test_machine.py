@@ -31,6 +31,12 @@ def test_the_modelled_meter_always_works_and_says_that_it_models(checks):
     assert checks["meter auto"].works
 
 
+def test_every_meter_is_there_with_what_is_missing_for_it(checks):
+    for name in ("rapl", "hwmon", "pmd2", "pmd-usb"):
+        assert checks[f"meter {name}"].found
+    assert any(name.startswith("meter zeus") for name in checks)
+
+
 def test_what_is_broken_is_named_with_its_reason(monkeypatch):
     def no_gpus(value: str | None) -> None:
         raise MeterError("no driver", where="NVML", do="install it")
@@ -60,3 +66,5 @@ def test_each_gpu_has_its_own_meter(monkeypatch):
     found = {check.name: check for check in inspect()}
     assert found["gpu"] == Check("gpu", True, "2: GPU-a, GPU-b")
     assert found["meter nvml GPU-b"] == Check("meter nvml GPU-b", False, "nvml of GPU-b is closed")
+    assert found["meter zeus GPU-b"] == Check("meter zeus GPU-b", False, "zeus of GPU-b is closed")
+    assert not found["activity GPU-b"].works

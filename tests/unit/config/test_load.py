@@ -107,7 +107,7 @@ def test_the_null_meter_may_be_written_bare(read):
 
 def test_modelled_meters_are_a_known_profile_or_a_file(read, folder):
     (folder / "mine.yaml").write_text("x: 1\n")
-    for meter in ("modelled:h200", "modelled:mine.yaml", "nvml", "rapl", "auto"):
+    for meter in ("modelled:h200", "modelled:mine.yaml", "nvml", "rapl", "pmd2:/dev/ttyACM0", "auto"):
         assert read(f"job: {{script: train.py}}\nenergy: {{meter: '{meter}'}}").energy.meter == meter
 
 

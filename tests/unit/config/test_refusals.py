@@ -78,7 +78,7 @@ JOB = "job: {script: train.py}\n"
         (JOB + "variants: {join: , early: }\nbaseline: jion\n",
          "a.yaml:3: baseline: there is no variant 'jion' (did you mean 'join'? allowed: join, early)"),
         (JOB + "energy: {meter: nvlm}\n", "a.yaml:2: energy.meter: there is no meter 'nvlm' "
-         "(did you mean 'nvml'? allowed: auto, nvml, rapl, null, modelled:PROFILE)"),
+         "(did you mean 'nvml'? allowed: auto, nvml, rapl, hwmon, pmd2, pmd-usb, zeus, null, modelled:PROFILE)"),
         (JOB + "energy:\n  meter: modelled:h20\n", "a.yaml:3: energy.meter: there is no profile 'h20' "
          "(a file, or did you mean 'h200'? allowed: h200)"),
         ("job: {script: train.py, env: {'A=B': c}}\n",

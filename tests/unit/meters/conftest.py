@@ -4,6 +4,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 GPUS = ("GPU-aaaa1111-0000", "GPU-bbbb2222-0000", "GPU-bbbb3333-0000")
@@ -17,6 +18,13 @@ class FakeNvml:
     NVML_FI_DEV_POWER_INSTANT = 186
     NVML_POWER_SCOPE_GPU = 0
     NVML_TEMPERATURE_GPU = 0
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_GPM_METRIC_SM_UTIL = 2
+    NVML_GPM_METRIC_ANY_TENSOR_UTIL = 5
+    NVML_GPM_METRIC_DRAM_BW_UTIL = 10
+    NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC = 60
+    NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC = 61
+    c_nvmlGpmMetricsGet_t = pynvml.c_nvmlGpmMetricsGet_t
 
     class NVMLError(Exception):
         def __init__(self, value: int) -> None:
@@ -33,6 +41,8 @@ class FakeNvml:
         self.reasons = 0
         self.processes = 1
         self.opened = 0
+        self.gpm: dict[int, float] | None = {2: 100.0, 5: 0.5, 10: 1.0, 60: 3.0, 61: 1.0}  # percent, MiB/s
+        self.samples = 0
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvml"):
@@ -97,6 +107,26 @@ class FakeNvml:
 
     def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: str) -> list[object]:
         return [object()] * self.processes
+
+    def _nvmlGpmQueryDeviceSupport(self, handle: str) -> SimpleNamespace:
+        return SimpleNamespace(isSupportedDevice=self.gpm is not None)
+
+    def _nvmlGpmSampleAlloc(self) -> pynvml.c_nvmlGpmSample_t:
+        self.samples += 1
+        return pynvml.c_nvmlGpmSample_t()
+
+    def _nvmlGpmSampleFree(self, sample: pynvml.c_nvmlGpmSample_t) -> None:
+        self.samples -= 1
+
+    def _nvmlGpmSampleGet(self, handle: str, sample: pynvml.c_nvmlGpmSample_t) -> None:
+        assert handle in GPUS
+
+    def _nvmlGpmMetricsGet(self, question: pynvml.c_nvmlGpmMetricsGet_t) -> pynvml.c_nvmlGpmMetricsGet_t:
+        assert question.version == 1
+        for metric in question.metrics[: question.numMetrics]:
+            metric.nvmlReturn = 0 if metric.metricId in self.gpm else 3
+            metric.value = self.gpm.get(metric.metricId, 0.0)
+        return question
 
     def _nvmlDeviceGetName(self, handle: str) -> str:
         return "NVIDIA H200"

@@ -61,6 +61,20 @@ def test_what_was_asked_for_by_name_is_never_replaced(monkeypatch):
         open_meter("rapl", "cpu")
 
 
-def test_an_unknown_meter_is_a_configuration_error():
+def test_serial_meters_take_the_port_that_is_named(monkeypatch):
+    monkeypatch.setattr(room, "PmdMeter", lambda model, port="": (model.name, port))
+    assert open_meter("pmd2", "cpu")[0] == ("pmd2", "")
+    assert open_meter("pmd-usb:/dev/ttyUSB0", "cpu")[0] == ("pmd-usb", "/dev/ttyUSB0")
+
+
+@pytest.mark.parametrize(("spec", "name"), [("hwmon", "HwmonMeter"), ("zeus", "ZeusMeter")])
+def test_the_other_meters_go_by_their_names(monkeypatch, spec, name):
+    monkeypatch.setattr(room, name, unreadable)
+    with pytest.raises(MeterError, match="nothing here"):
+        open_meter(spec, "cpu")
+
+
+@pytest.mark.parametrize("spec", ["nvlm", "nvml:0", "modelled", ""])
+def test_an_unknown_meter_is_a_configuration_error(spec):
     with pytest.raises(ConfigError, match="use auto, nvml, rapl"):
-        open_meter("nvlm", "cpu")
+        open_meter(spec, "cpu")
