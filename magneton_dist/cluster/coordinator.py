@@ -33,6 +33,7 @@ from magneton_dist.records.manifest import MeterUsed
 _TICK_S = 0.25
 _AGENTS_S = 0.25
 _SUMS_S = 0.5
+_GPUS = ("GPU-", "MIG-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,9 @@ class Coordinator:
         self._happened.append(events.Ready(actor))
 
     def _metered(self, kind: type[events.Opened] | type[events.Attached], slot: Slot, meter: MeterUsed) -> None:
+        given = self._ledger.meters.get(slot)
+        if kind is events.Attached and given is not None and _other_gpu(given.device, meter.device):
+            self._ledger.disturb(f"{slot} was given {given.device}, and its rank ran on {meter.device}")
         self._ledger.meters[slot] = meter
         self._happened.append(kind(slot, self._ledger.physical(slot)))
 
@@ -289,6 +293,11 @@ class Coordinator:
             discarded = self._ledger.assignment.discarded and facts.exit_code == 0
             if discarded or (mine and mine <= self._ledger.collected.keys()):
                 self._calls.send("clear", Agent(node), _nothing, discarded)
+
+
+def _other_gpu(given: str, used: str) -> bool:
+    """Whether a rank runs on another GPU than its own; a rank that uses none may do without."""
+    return given != used and given.startswith(_GPUS) and used.startswith(_GPUS)
 
 
 def _nothing(_: object) -> None:
