@@ -27,6 +27,7 @@ from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.timeline.clocks import RankClock
 
 SETTINGS = "settings.json"
+FEW_RANKS = 8  # that are named one by one
 
 Runs = Mapping[str, Mapping[int, RunRecord]]
 
@@ -156,9 +157,17 @@ def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
     """The facts of a recorded run; `profile` replaces the watts that it was modelled with."""
     done = analyse(run, profile)
     summaries = {rank: account.summary for rank, account in done.accounts.items()}
-    gone = tuple(f"rank {rank}: no record" for rank in run.missing)
+    gone = _without_record(run.missing, done.manifest.world_size)
     missing = (*done.manifest.missing, *(m for m in gone if m not in done.manifest.missing))
     return RunFacts(done.manifest, summaries, _digests(run, summaries), missing, tuple(done.joined.notes))
+
+
+def _without_record(ranks: Sequence[int], world_size: int) -> tuple[str, ...]:
+    """These ranks in words, a few lines for any number of them."""
+    if len(ranks) <= FEW_RANKS:
+        return tuple(f"rank {rank}: no record" for rank in ranks)
+    first = ", ".join(map(str, ranks[:FEW_RANKS]))
+    return (f"ranks {first} and {len(ranks) - FEW_RANKS} more of {world_size}: no record",)
 
 
 def _digests(run: RunRecord, ranks: Mapping[int, RankSummary]) -> dict[int, pl.DataFrame]:

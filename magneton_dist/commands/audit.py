@@ -3,25 +3,75 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from magneton_dist.audits import Outcome
+    from magneton_dist.meters import Profile
+
 
 def audit(
-    record: Annotated[Path, typer.Argument(metavar="RECORD", help="Folder that launch left.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="RECORD|TRACES", help="Folder that launch left; or traces: a folder, files or a glob."),
+    ],
     profile: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="Model the watts with this profile instead.")
     ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the record of traces is made.", show_default=True)
+    ] = Path("runs"),
+    rank_regex: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Its first group is the rank in a trace's path.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a trace for one damaged event.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No report, only what was written.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the report.")] = False,
 ) -> int:
-    """Analyse a record again, without running anything."""
-    from magneton_dist import audits
+    """Analyse a record again, or the profiler traces of a job (one per rank), without running anything.
+
+    Traces are what torch.profiler exports (Kineto, JSON or gzip). Damaged events are mended or left out, and
+    counted; a trace that cannot be read is named, and the other ranks are audited.
+    """
     from magneton_dist.commands.launch import exit_code
     from magneton_dist.commands.present import present
     from magneton_dist.meters import load_profile
 
-    outcome = audits.audit(record, None if profile is None else load_profile(profile))
+    watts = None if profile is None else load_profile(profile)
+    if len(what) == 1 and _is_record(Path(what[0])):
+        from magneton_dist import audits
+
+        outcome = audits.audit(Path(what[0]), watts)
+    else:
+        outcome = _traces(what, out, watts, rank_regex, strict=strict)
     present(outcome, as_json=as_json, quiet=quiet)
     return exit_code(outcome.audit)
+
+
+def _is_record(folder: Path) -> bool:
+    from magneton_dist.errors import RecordError
+    from magneton_dist.records.store import load
+
+    try:
+        load(folder)
+    except RecordError:
+        return False
+    return True
+
+
+def _traces(
+    given: list[str], out: Path, profile: Profile | None, rank_regex: str | None, *, strict: bool
+) -> Outcome:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from magneton_dist.traces import audit_traces
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        reading = bar.add_task("Reading traces", total=None)
+        return audit_traces(
+            given, out, profile=profile, rank_regex=rank_regex, strict=strict,
+            on_file=lambda done, of: bar.update(reading, completed=done, total=of),
+        )  # fmt: skip

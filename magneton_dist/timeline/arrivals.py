@@ -189,6 +189,9 @@ def _refusals(table: pl.DataFrame) -> pl.DataFrame:
     share = pl.col("early").sum().over(GROUP) / joined.sum().over(GROUP)
     unknown = pl.col("margin") >= UNKNOWN_ERROR_NS
     vague = ~pl.col("ends_agree") & (pl.col("margin") > pl.col("duration"))
+    # Of calls whose group was not recorded only their order is known; that their ends agree is what proves it.
+    apart = pl.col("end_spread") > END_TOLERANCE_NS + 2 * pl.col("margin")
+    unproven = pl.col("group").is_null() & (pl.col("kind") == "symmetric") & apart
     return table.with_columns(
         pl.when(~joined)
         .then("reason")
@@ -200,6 +203,8 @@ def _refusals(table: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("the ranks' clocks are unknown"))
         .when(vague)
         .then(pl.lit("the ranks' clocks are less certain than the call is long"))
+        .when(unproven.fill_null(False))
+        .then(pl.lit("its group is not recorded, and the ends of what would be its calls differ"))
         .alias("reason"),
         share.fill_nan(0.0).alias("impossible"),
     )
@@ -255,7 +260,8 @@ def _notes(groups: pl.DataFrame) -> list[str]:
     """One line per group that was matched by less than its sequence or had calls refused."""
     notes = []
     for g in groups.iter_rows(named=True):
-        name = f"group {g['group']!r} ({g['ranks']} of {g['group_size']} ranks)"
+        group = "calls without a group" if g["group"] is None else f"group {g['group']!r}"
+        name = f"{group} ({g['ranks']} of {g['group_size']} ranks)"
         if g["matched"] not in ("sequence", "none"):
             notes.append(f"{name}: calls matched by {g['matched']}, confidence {g['confidence']:.2f}")
         if g["refused"]:

@@ -1,0 +1,1 @@
+"""Traces that others recorded, read into the record's tables."""

@@ -1,0 +1,105 @@
+"""The fields of Kineto's JSON that are wanted, and nothing else: what is not named here is skipped unread."""
+
+from __future__ import annotations
+
+import msgspec
+
+# Generations of the profiler write the same field as a number or as text.
+Scalar = int | float | str | None
+
+
+class Args(msgspec.Struct):
+    """What an event says about itself."""
+
+    external_id: Scalar = msgspec.field(name="External id", default=None)
+    correlation: Scalar = None
+    device: Scalar = None
+    stream: Scalar = None
+    python_id: Scalar = msgspec.field(name="Python id", default=None)
+    python_parent: Scalar = msgspec.field(name="Python parent id", default=None)
+    call_stack: Scalar = msgspec.field(name="Call stack", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
+    types: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
+    collective: Scalar = msgspec.field(name="Collective name", default=None)
+    group: Scalar = msgspec.field(name="Process Group Name", default=None)
+    group_ranks: str | list[Scalar] | None = msgspec.field(name="Process Group Ranks", default=None)
+    group_size: Scalar = msgspec.field(name="Group size", default=None)
+    first_rank: Scalar = msgspec.field(name="Global rank start", default=None)
+    rank_stride: Scalar = msgspec.field(name="Global rank stride", default=None)
+    elements: Scalar = msgspec.field(name="In msg nelems", default=None)
+    dtype: Scalar = None
+    seq: Scalar = msgspec.field(name="Seq", default=None)
+    root: Scalar = msgspec.field(name="Rank", default=None)
+    source: Scalar = msgspec.field(name="Src Rank", default=None)
+    destination: Scalar = msgspec.field(name="Dst Rank", default=None)
+
+
+class Event(msgspec.Struct):
+    """One event; times in µs."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    args: Args | None = None
+
+
+class BareEvent(msgspec.Struct):
+    """An event whose arguments cannot be read."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+
+
+class Device(msgspec.Struct):
+    """One entry of `deviceProperties`."""
+
+    id: Scalar = None
+    name: str = ""
+
+
+class Distributed(msgspec.Struct):
+    """`distributedInfo`."""
+
+    backend: str | None = None
+    rank: Scalar = None
+    world_size: Scalar = None
+    nccl_version: Scalar = None
+
+
+class Head(msgspec.Struct):
+    """What stands beside `traceEvents`, before or after it."""
+
+    distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
+    devices: list[Device] | None = msgspec.field(name="deviceProperties", default=None)
+    base_ns: Scalar = msgspec.field(name="baseTimeNanoseconds", default=None)
+    schema: Scalar = msgspec.field(name="schemaVersion", default=None)
+
+    def merged(self, other: Head) -> Head:
+        """Both halves; what the first does not say comes from `other`."""
+        return Head(
+            self.distributed or other.distributed,
+            self.devices or other.devices,
+            other.base_ns if self.base_ns is None else self.base_ns,
+            other.schema if self.schema is None else self.schema,
+        )
+
+
+def number(value: object) -> int | None:
+    """`value` as a 64-bit integer; None where it is none."""
+    if isinstance(value, str):
+        try:
+            value = int(value, 0)
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        value = int(value) if value == value and abs(value) < 2.0**63 else None
+    return value if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else None

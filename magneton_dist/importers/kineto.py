@@ -1,0 +1,305 @@
+"""One Kineto (Chrome) trace as the tables of one rank's record."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from magneton_dist.errors import RecordError
+from magneton_dist.importers import calls
+from magneton_dist.importers.bytestream import DO
+from magneton_dist.importers.columns import KINDS, NONE, Columns, Ints, Names
+from magneton_dist.importers.enclosing import innermost
+from magneton_dist.importers.events import number
+from magneton_dist.importers.eventstream import EventStream
+from magneton_dist.records.schema import F64, FAULTS, I64, IDS, MARKS, STACKS, STR
+
+STEP = r"^ProfilerStep#(\d+)"
+_FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
+DEEPEST_STACK = 128
+
+
+@dataclass
+class RankTrace:
+    """What one file holds.
+
+    Attributes:
+        path: of the file.
+        rank, world_size: as the file says; None where it does not.
+        device: of its activities: ``cuda:N`` or ``cpu``.
+        device_name: of that device's type.
+        span_ns: first and last instant of any event, on the host's wall clock.
+        numbered: its steps have the numbers of `ProfilerStep`.
+        calls: collectives (see `calls.of_rank`), which the caller numbers and places.
+        tables: all other tables.
+    """
+
+    path: Path
+    rank: int | None
+    world_size: int | None
+    device: str
+    device_name: str | None
+    span_ns: tuple[int, int]
+    numbered: bool
+    calls: pl.DataFrame
+    tables: dict[str, pl.DataFrame]
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def read_trace(path: Path, *, strict: bool = False) -> RankTrace:
+    """Read one trace.
+
+    Args:
+        path: JSON or gzip of it.
+        strict: refuse the file for the first event that cannot be read, instead of mending or dropping it.
+
+    Raises:
+        RecordError: it is another kind of file, cut off, without events, or (strict) damaged.
+    """
+    stream, columns = EventStream(path, strict=strict), Columns()
+    for events in stream.batches():
+        columns.add(events)
+    if strict and columns.lost:
+        raise RecordError(_counted(columns.lost), where=str(path), do="read it without --strict")
+    if not columns.events:
+        raise RecordError("holds no event of a host or a device", where=str(path), do=DO)
+    return _Assembly(path, stream, columns).trace()
+
+
+class _Assembly:
+    """The frames of one trace on their way into tables."""
+
+    def __init__(self, path: Path, stream: EventStream, columns: Columns) -> None:
+        self.path, self.columns, self.head = path, columns, stream.head
+        self.faults: list[str] = []
+        if stream.mended:
+            self.faults.append(f"mended {_counted(stream.mended)}")
+        if stream.dropped:
+            self.faults.append(f"dropped {_counted(stream.dropped)}")
+        if columns.lost:
+            self.faults.append(f"dropped {_counted(columns.lost)}")
+        self.unread = sum(stream.dropped.values()) + columns.lost_activities
+        base = number(self.head.base_ns) or 0
+        self.device, self.launches, self.ops, self.marks, self.functions = (
+            rows.frame(base)
+            for rows in (columns.device, columns.launches, columns.ops, columns.marks, columns.functions)
+        )
+        self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
+        self.names = columns.names
+
+    def trace(self) -> RankTrace:
+        """All of it."""
+        device = self._launched()
+        row = innermost(self.ops, *_launches_of(device))
+        steps, numbered = self._steps()
+        stacks = _Stacks(self.names, self.functions)
+        texts = self.columns.call_stacks.texts()
+        ops, op_ids = self._ops(row, steps, stacks, texts)
+        collective = (device["kind"] == KINDS.index("collective")).to_numpy()
+        on_device = device.filter(collective).with_columns(self.names.column(pl.col("name")).alias("kernel"))
+        if device.height:
+            found = calls.device_calls(self.columns, on_device, self.ops, self.marks)
+            within = innermost(self.functions, *_launches_of(on_device))
+            by_op = row[collective]
+        else:
+            found = calls.host_calls(self.columns, self.marks)
+            within = by_op = np.full(found.height, -1, np.int64)
+            self.faults.append("no activity of a device is in the trace: what the rank did between calls is not known")
+        text_ids = self.ops["stack"].to_numpy()
+        stack_ids = [
+            stacks.of_function(int(f)) if f >= 0 else stacks.of_text(texts, int(text_ids[o]) if o >= 0 else NONE)
+            for f, o in zip(within, by_op, strict=True)
+        ]
+        found = found.with_columns(
+            pl.Series("stack_id", stack_ids, I64), _step_of(steps, found["issue_ns"]).alias("step")
+        )
+        info = self.head.distributed
+        return RankTrace(
+            path=self.path,
+            rank=number(info.rank) if info else None,
+            world_size=number(info.world_size) if info else None,
+            device=self._device(),
+            device_name=self._device_name(),
+            span_ns=self._span(),
+            numbered=numbered,
+            calls=found,
+            tables={
+                "steps": steps,
+                "activities": self._activities(device, op_ids),
+                "ops": ops,
+                "stacks": stacks.table(),
+                "marks": self._capture(),
+                "faults": pl.DataFrame({"where": ["trace"] * len(self.faults), "message": self.faults}, FAULTS.schema),
+            },
+            versions={"nccl": str(info.nccl_version)} if info and info.nccl_version else {},
+        )
+
+    def _span(self) -> tuple[int, int]:
+        frames = (self.device, self.launches, self.ops, self.marks, self.functions)
+        starts = np.concatenate([f["start_ns"].to_numpy() for f in frames])
+        ends = np.concatenate([f["end_ns"].to_numpy() for f in frames])
+        return int(starts.min()), int(ends.max())
+
+    def _device(self) -> str:
+        if self.device.height:
+            used = self.device["device"].mode().sort().to_list()
+            return "cuda" if used[0] == NONE else f"cuda:{used[0]}"
+        backends = self.marks["annotation"].str.slice(0, 5)
+        return "cuda" if (backends == "nccl:").any() else "cpu"
+
+    def _device_name(self) -> str | None:
+        """The type of the device; where it is not listed by its number, of the only type there is."""
+        listed = {number(d.id): d.name for d in self.head.devices or () if d.name}
+        used = self.device["device"].mode().sort().to_list()
+        if used and used[0] in listed:
+            return listed[used[0]]
+        return next(iter(listed.values())) if len(set(listed.values())) == 1 else None
+
+    def _launched(self) -> pl.DataFrame:
+        """Activities with when and on which thread they were launched; null where that is not in the trace."""
+        launches = self.launches.filter(pl.col("correlation") > 0).unique("correlation", keep="first").select(
+            "correlation", pl.col("start_ns").alias("issue_ns"), pl.col("thread").alias("launch_thread")
+        )
+        return self.device.join(launches, on="correlation", how="left").sort("start_ns", "end_ns")
+
+    def _ops(
+        self, row: Ints, steps: pl.DataFrame, stacks: _Stacks, texts: list[str]
+    ) -> tuple[pl.DataFrame, pl.Series]:
+        """The operators that launched something within a step, and the one of each activity (null: none)."""
+        launching = np.unique(row[row >= 0])
+        ops = self.ops[launching].with_columns(pl.Series("row", launching))
+        ops = ops.with_columns(_step_of(steps, ops["start_ns"]).alias("step")).filter(pl.col("step").is_not_null())
+        ops = ops.sort("start_ns", "row").with_row_index("op_id")
+        table = ops.select(
+            pl.col("op_id").cast(I64), "step", self.names.column(pl.col("name")).alias("name"),
+            pl.lit("other").alias("phase"), pl.lit([], IDS).alias("inputs"), pl.lit([], IDS).alias("outputs"),
+            pl.lit("[]").alias("arguments"),
+            pl.Series("stack_id", [stacks.of_text(texts, t) for t in ops["stack"]], I64),
+            "start_ns", "end_ns",
+        )  # fmt: skip
+        ids = np.full(self.ops.height + 1, -1, np.int64)  # the last is of activities without operator
+        ids[ops["row"].to_numpy()] = table["op_id"].to_numpy()
+        of_activity = pl.Series(ids[row], dtype=I64)
+        return table, of_activity.set(of_activity < 0, None)
+
+    def _activities(self, device: pl.DataFrame, op_ids: pl.Series) -> pl.DataFrame:
+        used = sorted(device["device"].unique())
+        if len(used) > 1:
+            self.faults.append(f"one process drives devices {used}: its states are of all of them together")
+        known = pl.format("cuda:{}", "device")
+        return device.select(
+            pl.when(pl.col("device") == NONE).then(pl.lit("cuda")).otherwise(known).alias("device"),
+            "stream",
+            pl.col("kind").replace_strict(dict(enumerate(KINDS)), return_dtype=STR).alias("kind"),
+            self.names.column(pl.col("name")).alias("name"),
+            "start_ns",
+            "end_ns",
+            op_ids.alias("op_id"),
+        )
+
+    def _steps(self) -> tuple[pl.DataFrame, bool]:
+        """Steps by the profiler's marks, else by the optimizer's, else the whole trace as one."""
+        start, end = self._span()
+        drained = end if not self.device.height else max(int(self.device["end_ns"].to_numpy().max()), start)
+        named = self.marks.with_columns(
+            pl.col("annotation").str.extract(STEP).cast(I64, strict=False).alias("step")
+        ).filter(pl.col("step").is_not_null() & (pl.col("end_ns") > pl.col("start_ns")))
+        if named.height:
+            named = named.unique("step", keep="first", maintain_order=True).sort("start_ns")
+            following = pl.col("start_ns").shift(-1)
+            # the device drains after the host has left the last step
+            last = pl.max_horizontal("end_ns", pl.lit(drained))
+            return _steps_table(named["step"], named["start_ns"], named.select(
+                pl.when(following.is_null()).then(last).otherwise(pl.min_horizontal("end_ns", following))
+            ).to_series()), True  # fmt: skip
+        optimizer = self.marks.filter(pl.col("annotation").str.starts_with("Optimizer.step#"))["end_ns"].unique().sort()
+        inner = [int(t) for t in optimizer[:-1]]
+        edges = pl.Series([start, *inner, end], dtype=I64)
+        how = f"inferred from {len(optimizer)} optimizer steps" if inner else "taken to be one"
+        self.faults.append(f"no ProfilerStep in the trace: its steps are {how}")
+        return _steps_table(pl.Series(range(len(edges) - 1), dtype=I64), edges[:-1], edges[1:]), False
+
+    def _capture(self) -> pl.DataFrame:
+        """Where the profiler saw the device."""
+        if not self.device.height:
+            return MARKS.empty()
+        start, end = self._span()
+        detail = json.dumps({"start_ns": start, "activities": self.device.height + self.unread})
+        return pl.DataFrame({"name": ["kernels"], "t_ns": [end + 1], "detail": [detail]}, schema=MARKS.schema)
+
+
+class _Stacks:
+    """Call stacks by id, each once."""
+
+    def __init__(self, names: Names, functions: pl.DataFrame) -> None:
+        self._texts = names.texts() if functions.height else []
+        self._functions = functions
+        self._row_of = dict(zip(functions["python"].to_list(), range(functions.height), strict=True))
+        self._ids: dict[tuple[str, ...], int] = {}
+        self._of_text: dict[int, int] = {}
+
+    def of_function(self, row: int) -> int:
+        """The stack whose innermost frame is the Python function in this row."""
+        frames: list[str] = []
+        at: int | None = row
+        while at is not None and len(frames) < DEEPEST_STACK:
+            name, parent = self._functions["name"][at], self._functions["parent"][at]
+            frames.append(self._texts[name])
+            at = self._row_of.get(parent)
+        return self._id(frames)
+
+    def of_text(self, texts: list[str], text: int) -> int | None:
+        """The stack that an operator's ``Call stack`` says; None where it says nothing."""
+        if text == NONE:
+            return None
+        if text not in self._of_text:
+            self._of_text[text] = self._id([f for f in texts[text].split(";") if f.strip()][:DEEPEST_STACK])
+        return self._of_text[text]
+
+    def _id(self, frames: list[str]) -> int:
+        return self._ids.setdefault(tuple(frames), len(self._ids))
+
+    def table(self) -> pl.DataFrame:
+        """All of them (`STACKS`)."""
+        stacks = [[_frame(text) for text in frames] for frames in self._ids]
+        return pl.DataFrame({"stack_id": range(len(stacks)), "frames": stacks}, schema=STACKS.schema)
+
+
+def _frame(text: str) -> dict[str, str | int | None]:
+    found = _FRAME.match(text)
+    if found is None:
+        return {"file": "", "line": None, "function": text}
+    line = number(found["line"])
+    return {"file": found["file"], "line": line if line is not None and line < 1 << 31 else None,
+            "function": found["function"]}  # fmt: skip
+
+
+def _launches_of(device: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Thread and time of each activity's launch; `NONE` where it is not known."""
+    return device["launch_thread"].fill_null(NONE).to_numpy(), device["issue_ns"].fill_null(NONE).to_numpy()
+
+
+def _steps_table(step: pl.Series, start: pl.Series, end: pl.Series) -> pl.DataFrame:
+    return pl.DataFrame({"step": step, "start_ns": start, "end_ns": end}).select(
+        "step", "start_ns", "end_ns", pl.lit("kernels").alias("kind"), pl.lit(None, F64).alias("units"),
+        pl.lit(None, STR).alias("unit"),
+    )  # fmt: skip
+
+
+def _step_of(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The step around each instant; null outside the steps."""
+    t = at.to_numpy()
+    row = np.searchsorted(steps["start_ns"].to_numpy(), t, side="right") - 1
+    inside = (row >= 0) & (t < steps["end_ns"].to_numpy()[row])
+    found = steps["step"].gather(pl.Series(np.maximum(row, 0)))
+    return found.set(pl.Series(~inside), None)
+
+
+def _counted(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} event(s) with {reason}" for reason, count in sorted(reasons.items()))

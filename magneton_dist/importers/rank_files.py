@@ -1,0 +1,77 @@
+"""Which files are traces of which ranks, and on which host each rank ran."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from magneton_dist.errors import InputError, RecordError
+
+SUFFIXES = (".json", ".json.gz", ".gz")
+_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+# torch.profiler.tensorboard_trace_handler: HOST_PID.TIME.pt.trace.json
+_HANDLER = re.compile(r"^(?P<host>.+)_\d+\.\d+\.pt\.trace\.json")
+
+
+def trace_files(given: Sequence[str | Path]) -> list[Path]:
+    """The files meant by files, folders (their own JSON files, not those of folders within) and globs.
+
+    Raises:
+        RecordError: one of them is not there, or a folder has no JSON.
+    """
+    files: dict[Path, None] = {}
+    for item in map(str, given):
+        path = Path(item)
+        if path.is_dir():
+            found = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file())
+        else:
+            found = [path] if path.is_file() else _globbed(item)
+        if not found:
+            what = "holds no .json or .json.gz file" if path.is_dir() else "no such record, trace, folder or glob"
+            raise RecordError(what, where=item, do="give what launch left, or a folder of profiler traces")
+        files |= dict.fromkeys(p for p in found if p.is_file())
+    return list(files)
+
+
+def _globbed(pattern: str) -> list[Path]:
+    return [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - takes absolute patterns
+
+
+def rank_pattern(text: str | None) -> re.Pattern[str] | None:
+    """The pattern of `--rank-regex`: its first group is the rank.
+
+    Raises:
+        InputError: it is no regular expression, or has no group.
+    """
+    if text is None:
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise InputError(f"is no regular expression: {error}", where=f"--rank-regex {text}") from error
+    if not pattern.groups:
+        do = r"put the rank in parentheses, such as 'worker(\d+)'"
+        raise InputError("has no group", where=f"--rank-regex {text}", do=do)
+    return pattern
+
+
+def rank_of(path: Path, said: int | None, pattern: re.Pattern[str] | None) -> int | None:
+    """The rank of a file: by the user's pattern on its path, else by what it says itself, else by its name."""
+    if pattern is not None:
+        found = pattern.search(str(path))
+        return int(found[1]) if found and found[1] and found[1].isdecimal() else None
+    if said is not None:
+        return said
+    named = _IN_NAME.search(path.name)
+    return int(named[1]) if named else None
+
+
+def host_of(path: Path, rank: int, device: str) -> str:
+    """The host of a rank: by the file's name, else ranks whose device numbers go with them share one."""
+    named = _HANDLER.match(path.name)
+    if named:
+        return named["host"]
+    number = device.partition(":")[2]
+    return f"host of rank {rank - int(number)}" if number and int(number) <= rank else f"host of rank {rank}"

@@ -1,0 +1,92 @@
+"""Audits of traces that profilers left: import, then analyse as any record."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from magneton_dist import audits
+from magneton_dist.config import Compare
+from magneton_dist.importers.rank_files import rank_pattern, trace_files
+from magneton_dist.importers.record import VARIANT, import_traces
+from magneton_dist.meters import Profile, load_profile
+from magneton_dist.meters.profile import PROFILES
+from magneton_dist.pipeline import MODELLED
+from magneton_dist.records.manifest import MeterUsed
+
+MODELS = re.compile(r"\b(H200|H100|A100|V100|B200|MI300)", re.IGNORECASE)
+
+
+def audit_traces(
+    given: Sequence[str | Path],
+    out: Path,
+    *,
+    profile: Profile | None = None,
+    rank_regex: str | None = None,
+    strict: bool = False,
+    on_file: Callable[[int, int], None] = lambda done, of: None,
+) -> audits.Outcome:
+    """Audit traces of one job.
+
+    Args:
+        given: files, folders or globs; one file per rank.
+        out: folder in which the record ``<name>-<UTC>`` is made.
+        profile: the watts of every rank; default: the profile of its device's type where there is one.
+        rank_regex: its first group is the rank in a file's path.
+        strict: refuse a file for the first event that cannot be read.
+        on_file: told how many files of how many have been read.
+
+    Raises:
+        InputError: there is no such file, or no trace among them.
+    """
+    pattern, files = rank_pattern(rank_regex), trace_files(given)
+    now = datetime.now(UTC)
+    first = Path(str(given[0]))
+    name = first.name if first.is_dir() and first.name else files[0].name.partition(".")[0]
+    folder = _new_folder(out / f"{name}-{now.strftime('%Y%m%dT%H%M%SZ')}")
+
+    def meter_of(device: str | None) -> MeterUsed:
+        return meter_for(device, profile)
+
+    try:
+        import_traces(
+            files, folder / VARIANT / "0", name=name, started=now.isoformat(timespec="seconds"), meter_of=meter_of,
+            pattern=pattern, strict=strict, on_file=lambda done: on_file(done, len(files)),
+        )  # fmt: skip
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    audits.Settings(
+        name=name, started=now.isoformat(timespec="seconds"), baseline=VARIANT, compare=Compare(), profile=profile
+    ).write(folder)
+    return audits.audit(folder)
+
+
+def _new_folder(wanted: Path) -> Path:
+    """`wanted`, or the first free name after it, made."""
+    n = 1
+    folder = wanted
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            n += 1
+            folder = wanted.with_name(f"{wanted.name}-{n}")
+
+
+def meter_for(device: str | None, profile: Profile | None) -> MeterUsed:
+    """Where the watts of a type of device come from: a trace holds none, so from a profile or nowhere."""
+    what = device or "a device that the trace does not name"
+    known = MODELS.search(what)
+    if profile is None and known and (PROFILES / f"{known[0].lower()}.yaml").is_file():
+        profile = load_profile(known[0].lower())
+    if profile is not None:
+        return MeterUsed(
+            f"{MODELLED}{profile.name}", "modelled", f"modelled: {profile.device} profile, for {what}",
+            reason="a trace holds no power",
+        )  # fmt: skip
+    return MeterUsed("null", "unmeasured", f"unmeasured: a trace holds no power, and there is no profile of {what}")
