@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ SCRIPTS = Path(__file__).parent / "scripts"
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Two nodes with two places each: what a driver needs to join them."""
+@contextmanager
+def started(folder: Path, nodes: int, offer: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """A cluster: what a driver needs to join it."""
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPTS / "two_nodes.py"), "2", "2"],
+        [sys.executable, str(SCRIPTS / "two_nodes.py"), str(nodes), json.dumps(offer)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=(tmp_path / "cluster.log").open("wb"),
+        stderr=(folder / "cluster.log").open("wb"),
         env={**os.environ, **OPEN, "PYTHONPATH": str(SCRIPTS), "MARK": "nobody"},
         start_new_session=True,
         text=True,
@@ -35,6 +36,20 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     assert process.stdout is not None
     yield json.loads(next(line for line in process.stdout if line.startswith("{")))
     process.communicate("", timeout=60)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Two nodes with two places each."""
+    with started(tmp_path, 2, {"resources": {"magneton_rank": 2}}) as found:
+        yield found
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """One node that says it has three GPUs."""
+    with started(tmp_path, 1, {"num_gpus": 3}) as found:
+        yield found
 
 
 def two(driver: Any, *arguments: object, **changes: Any) -> dict[str, Any]:
@@ -83,6 +98,20 @@ def test_a_job_on_two_nodes(driver: Any, cluster: dict[str, str]) -> None:
         "manifest.json", "output-1.log", "output.log", "ranks", "told-0.json", "told-1.json",
     ]  # fmt: skip
     assert [path.name for path in folder.parent.iterdir()] == ["0"]  # the discarded run is gone
+
+
+def test_ranks_get_the_gpus_of_their_bundle_in_order(driver: Any, gpus: dict[str, str]) -> None:
+    audit = driver.audit(variants={"a": driver.job(3, 0.01, "tell", "{run_dir}")}, address=gpus["address"])
+    [outcome] = driver.start(audit, CUDA_VISIBLE_DEVICES="7", **OPEN).finish()
+    told = json.loads((Path(outcome["folder"]) / "told-0.json").read_text())["env"]
+    devices = told["CUDA_VISIBLE_DEVICES"].split(",")
+    assert len(devices) == 2
+    assert devices == sorted(devices)
+    assert set(devices) < {"0", "1", "2"}  # Ray's choice, not the driver's own variable
+    # the ranks say that they run on the CPU: they are metered there, which is no disturbance
+    assert [rank["device"] for rank in outcome["manifest"]["ranks"]] == ["cpu", "cpu"]
+    assert {rank["meter"]["device"] for rank in outcome["manifest"]["ranks"]} == {"cpu"}
+    assert outcome["manifest"]["disturbed"] == []
 
 
 def test_a_lost_node_takes_its_tables_and_leaves_the_others(driver: Any, cluster: dict[str, str]) -> None:
