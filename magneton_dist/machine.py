@@ -10,10 +10,14 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from magneton_dist.errors import MagnetonError
+from magneton_dist.errors import MagnetonError, MeterError
+
+if TYPE_CHECKING:
+    from magneton_dist.meters import Meter
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 SCHEDULER = Path("/proc/self/schedstat")
@@ -32,6 +36,22 @@ class Check(msgspec.Struct, frozen=True):
 def inspect() -> list[Check]:
     """Look at everything; takes seconds, as torch and Ray are imported for real."""
     return list(_checks())
+
+
+def open_for_calibration(spec: str, device: str) -> tuple[Meter, str]:
+    """The meter to calibrate and the device to load: `device`, else the first GPU, else the CPU.
+
+    Raises:
+        MeterError: nothing here measures that device.
+    """
+    from magneton_dist.meters import open_meter
+
+    device = device or next(iter(_gpus()[0]), "cpu")
+    meter, reason = open_meter(spec, device)
+    if meter.provenance != "measured":
+        meter.close()
+        raise MeterError(f"nothing measures {device}: {reason}", where="calibrate", do="see `magneton-dist doctor`")
+    return meter, device
 
 
 def _checks() -> Iterator[Check]:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from magneton_dist.commands.audit import audit
+from magneton_dist.commands.calibrate import calibrate
 from magneton_dist.commands.compare import compare
 from magneton_dist.commands.doctor import doctor
 from magneton_dist.commands.export import export
@@ -26,7 +27,7 @@ INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(name=NAME, rich_markup_mode=None, add_completion=False, context_settings=_SETTINGS)
-for command in (launch, init, doctor, audit, compare, export):
+for command in (launch, init, doctor, calibrate, audit, compare, export):
     app.command()(command)
 
 

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from magneton_dist.errors import ConfigError
+from magneton_dist.errors import ConfigError, InputError
+from magneton_dist.meters.sensor import Sensor
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -45,6 +46,7 @@ class Profile(_Strict):
         caution: what its figures must not be taken for.
         watts: by device state.
         operators: by class of operator; empty when the profile has none.
+        sensor: of the meter that measured them (`calibrate`); None in a profile from publications.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Profile(_Strict):
     caution: str
     watts: dict[StateKey, Watts]
     operators: dict[OperatorKey, Watts] = Field(default_factory=dict)
+    sensor: Sensor | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:
@@ -108,3 +111,14 @@ def load_profile(spec: str) -> Profile:
         first = error.errors()[0]
         where = ": ".join([str(path), *(str(part) for part in first["loc"])])
         raise ConfigError(first["msg"], where=where, do="compare it with the h200 profile") from error
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as YAML that `load_profile` reads; `InputError` when it cannot be written."""
+    text = yaml.safe_dump(profile.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=110)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error

@@ -86,9 +86,9 @@ def fit_sensor(
     shown = whiten(watts[:, None])[:, 0]
 
     def unexplained(values: Sequence[float] | Floats) -> float:
-        if min(values) < 0:
-            return np.inf
         tried = sensor.model_copy(update=dict(zip(search, values, strict=True)))
+        if tried.window_s <= 0 or min(tried.lag_s, tried.rise_s) < 0:
+            return np.inf
         design = whiten(tried.response(t_s, edges_s, labels))
         return float(np.square(shown - design @ np.linalg.lstsq(design, shown, rcond=1e-9)[0]).sum())
 
