@@ -100,6 +100,9 @@ class Steps:
         """A backward pass starts from `outputs`."""
         if self._fired:
             self._next_turn()
+        elif self._fired_in_backward:  # the pass in which the process became known as a rank
+            self._fired_in_backward = False
+            self._close(self._fired_at_ns)
         elif not self.firings and not self._by_call and self._parameters.changed(outputs):
             self._updates_seen = True
             self._backward_ends_ns.clear()
@@ -132,13 +135,13 @@ class Steps:
         self._fired_in_step[key] = self.step
         if self._by_call:
             return
+        self._fired_at_ns = time.monotonic_ns()
         if torch._C._current_graph_task_id() != -1:
             self._fired_in_backward = True
             return
         if key in self._fired:  # the same again, without a backward pass that we could see
             self._next_turn()
         self._fired.add(key)
-        self._fired_at_ns = time.monotonic_ns()
         if not self._closed and len(self._fired) >= self._take_turns:
             self._closed = True
             self._close()
