@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.driver import OnProgress, audit_runs
+from magneton_dist.cluster.recovery import finish_unfinished
 from magneton_dist.config import AuditConfig, Compare
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
@@ -96,12 +98,12 @@ def launch(
     """Run all variants of `config` and audit them."""
     profile = _configured_profile(config.energy.meter)
     analysis = Analysis(open_sampler, collect, join, summarise, gpu_uuids, profile)
-    outcomes = audit_runs(config, analysis, address=address, on_progress=on_progress)
+    settings = Settings.of(config, profile, datetime.now(UTC).isoformat(timespec="milliseconds"))
+    # written before the first run, so that `audit` can finish what a killed driver leaves
+    outcomes = audit_runs(config, analysis, address=address, on_progress=on_progress, prepare=settings.write)
     if not outcomes:
         raise ClusterError("no run was made", where=config.name, do="see the messages above")
     folder = outcomes[0].folder.parent.parent
-    settings = Settings.of(config, profile, outcomes[0].manifest.started)
-    settings.write(folder)
     counted = [o for o in outcomes if not o.discarded]
     facts: dict[str, list[RunFacts]] = {variant: [] for variant in config.variants}
     runs: dict[str, dict[int, RunRecord]] = {variant: {} for variant in config.variants}
@@ -127,7 +129,11 @@ def launch(
 
 
 def audit(folder: Path, profile: Profile | None = None) -> Outcome:
-    """Analyse the record of an audit again; `profile` replaces the watts that it was modelled with."""
+    """Analyse the record of an audit again, first of all what it could not finish itself.
+
+    `profile` replaces the watts that it was modelled with.
+    """
+    finish_unfinished(folder, Analysis(open_sampler, collect, join, summarise, gpu_uuids, profile))
     record = load(folder)
     if isinstance(record, RunRecord):
         raise RecordError(

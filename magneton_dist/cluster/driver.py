@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import platform
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import msgspec
 
 from magneton_dist.cluster import policy
 from magneton_dist.cluster.analysis import Analysis
@@ -22,6 +18,8 @@ from magneton_dist.cluster.coordinator import Report
 from magneton_dist.cluster.interrupts import Interrupts
 from magneton_dist.cluster.lead import CoordinatorLost, Lead
 from magneton_dist.cluster.ledger import Assignment
+from magneton_dist.cluster.manifests import store, versions, write_manifest
+from magneton_dist.cluster.origin import ORIGIN, mark
 from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.progress import Forecast, Progress
 from magneton_dist.cluster.recovery import recover
@@ -32,8 +30,6 @@ from magneton_dist.records.manifest import Manifest
 
 OnProgress = Callable[[Progress], None]
 
-_PACKAGES = ("magneton-dist", "ray", "torch", "polars")
-
 
 def audit_runs(
     config: AuditConfig,
@@ -41,6 +37,7 @@ def audit_runs(
     *,
     address: str | None = None,
     on_progress: OnProgress = lambda _: None,
+    prepare: Callable[[Path], None] = lambda _: None,
 ) -> list[RunOutcome]:
     """Run every variant as often as the configuration says and analyse each run.
 
@@ -52,6 +49,7 @@ def audit_runs(
         analysis: what the actors do with the records.
         address: of a Ray cluster; None: this machine, with a Ray of its own.
         on_progress: called about four times a second.
+        prepare: called with the audit's folder before the first run.
 
     Raises:
         KeyboardInterrupt: interrupted before any run had something to keep.
@@ -59,15 +57,19 @@ def audit_runs(
         ClusterError: Ray does not start, or actors cannot be placed.
     """
     folder = _audit_folder(config)
+    prepare(folder)
     ranks = max(job.torchrun.nproc_per_node for job in config.variants.values())
-    with Interrupts() as interrupts, Session(address, ranks) as session:
-        interrupts.arm()
-        lead = Lead(f"{folder.name}-{os.getpid()}", analysis, config.energy, session, interrupts)
-        outcomes = _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
-    if not outcomes and interrupts.why:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise KeyboardInterrupt(interrupts.why)
-    return outcomes
+    try:
+        with Interrupts() as interrupts, Session(address, ranks) as session:
+            interrupts.arm()
+            lead = Lead(f"{folder.name}-{os.getpid()}", analysis, config.energy, session, interrupts)
+            outcomes = _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
+        if not outcomes and interrupts.why:
+            raise KeyboardInterrupt(interrupts.why)
+        return outcomes
+    finally:
+        if not any(folder.glob("*/*/manifest.json")):  # nothing was run
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Audit:
@@ -100,7 +102,7 @@ class _Audit:
             if run.discarded and outcome.exit_code == 0 and not outcome.stopped:
                 shutil.rmtree(outcome.folder, ignore_errors=True)
             else:
-                _write_manifest(outcome.folder, outcome.manifest)
+                write_manifest(outcome.folder, outcome.manifest)
                 outcomes.append(outcome)
         if interrupts.why and not outcomes:
             raise KeyboardInterrupt(interrupts.why)
@@ -108,11 +110,11 @@ class _Audit:
 
     def _make(self, run: Run, tell: Callable[[Report], None]) -> RunOutcome:
         assignment = self._assign(run)
-        origin = assignment.folder / "origin"
+        origin = assignment.folder / ORIGIN
         try:
             report = self._lead.make(assignment, tell)
-        except MagnetonError:
-            self._forget(assignment.folder)
+        except MagnetonError:  # the run could not begin
+            shutil.rmtree(assignment.folder, ignore_errors=True)
             raise
         except CoordinatorLost as lost:
             found = recover(assignment.folder, assignment.draft, self._analysis, str(lost), finish=not lost.late)
@@ -121,15 +123,8 @@ class _Audit:
             origin.unlink(missing_ok=True)
         assert report.outcome is not None
         for rank, files in report.files.items():
-            _store(assignment.folder / "ranks" / f"{rank:05d}", files)
+            store(assignment.folder / "ranks" / f"{rank:05d}", files)
         return report.outcome
-
-    def _forget(self, folder: Path) -> None:
-        """Delete the folder of a run that never began, and the audit's when nothing else is in it."""
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            folder.parent.rmdir()
-            self._folder.rmdir()
 
     def _assign(self, run: Run) -> Assignment:
         job = self._config.variants[run.variant]
@@ -147,13 +142,13 @@ class _Audit:
             exit_code=None,
             ranks=[],
             clocks={},
-            versions=_versions(),
+            versions=versions(),
             seed=job.seed,
             missing=["everything: the audit ended before this run did"],
         )
-        _write_manifest(folder, draft)
-        origin = secrets.token_hex(8)
-        (folder / "origin").write_text(origin)
+        write_manifest(folder, draft)
+        origin = mark()
+        (folder / ORIGIN).write_text(origin)
         capture = self._config.capture.model_dump(mode="json")
         capture |= {"stop_after_steps": job.stop_after_steps, "seed": job.seed}
         return Assignment(
@@ -215,25 +210,3 @@ def _audit_folder(config: AuditConfig) -> Path:
             f"cannot be written: {error.strerror}", where=f"runs: {runs}", do="set runs to another folder"
         ) from error
     raise InputError("holds too many audits of this second", where=f"runs: {runs}", do="try again")
-
-
-def _store(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write tables that came from a node with a file system of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        draft = folder / f".{Path(name).name}.tmp"
-        draft.write_bytes(content)
-        draft.replace(folder / Path(name).name)
-
-
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    _store(folder, {"manifest.json": msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"})
-
-
-def _versions() -> dict[str, str]:
-    """Versions of what makes the records."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):  # run from a source tree, or torch is in the job's environment only
-            found[package] = version(package)
-    return found

@@ -17,6 +17,7 @@ import msgspec
 from magneton_dist.cluster.analysis import Announcement
 from magneton_dist.cluster.clocks import clock_identity
 from magneton_dist.cluster.launching import Launch, check_port, free_port
+from magneton_dist.cluster.origin import is_shared
 from magneton_dist.cluster.presence import Presence
 from magneton_dist.cluster.processes import die_with_raylet
 from magneton_dist.cluster.supervisor import KILLED, STOP, arguments
@@ -111,8 +112,7 @@ class NodeAgent:
                 start_new_session=True,
             )
         os.close(ours)
-        origin = launch.run / "origin"
-        return origin.is_file() and origin.read_text() == launch.origin
+        return is_shared(launch.run, launch.origin)
 
     def poll(self) -> JobStatus:
         """How the job is."""

@@ -17,13 +17,17 @@ from magneton_dist.cluster.clocks import SAME, clock_identity
 from magneton_dist.cluster.events import Place
 from magneton_dist.cluster.launching import OUTPUT
 from magneton_dist.cluster.ledger import number_ranks
+from magneton_dist.cluster.manifests import read_manifest, write_manifest
 from magneton_dist.cluster.node_agent import CLOCK, announcements, tail
+from magneton_dist.cluster.origin import ORIGIN, maker
 from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.processes import is_alive
 from magneton_dist.cluster.readings import saved, saved_meter
+from magneton_dist.errors import RecordError
 from magneton_dist.records.manifest import Manifest, RankRun
 
 _GONE_S = 5.0
+_END = "the end of the run: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def recover(run: Path, draft: Manifest, analysis: Analysis, why: str, *, finish:
     """
     began_s = time.monotonic()
     found = _find(run)
-    missing = [f"the end of the run: {why}"]
+    missing = [f"{_END}{why}"]
     if not _wait_until_gone([rank.announcement for rank in found]):
         missing.append("what the ranks did after this record was closed: they could not be ended")
     ranks = {rank.rank: rank.rank_run() for rank in found}
@@ -124,6 +128,33 @@ def _summarise(
     except Exception as error:  # noqa: BLE001 - it was handed to us; the tables are still good
         missing.append(f"figures of ranks: {as_ours(error, 'summarise')}")
     return summaries
+
+
+def finish_unfinished(audit: Path, analysis: Analysis) -> list[RunOutcome]:
+    """Finish the counted runs of an audit that ended before they did, in place.
+
+    Args:
+        audit: folder of the audit.
+        analysis: as for `recover`.
+
+    Raises:
+        RecordError: a run is being made right now, or its manifest is damaged.
+    """
+    outcomes = []
+    for spool in sorted(audit.glob("*/*/spool")):
+        run = spool.parent
+        if not run.name.isdecimal():
+            continue  # a discarded run
+        pid = maker(run)
+        if pid is not None:
+            raise RecordError(f"is being made by process {pid}", where=str(run), do="wait until that has ended")
+        draft = read_manifest(run)
+        said = (what.removeprefix(_END) for what in draft.missing if what.startswith(_END))
+        outcome = recover(run, draft, analysis, next(said, "its audit ended first"))
+        write_manifest(run, outcome.manifest)
+        (run / ORIGIN).unlink(missing_ok=True)
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _find(run: Path) -> list[_Found]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magneton_dist.cluster.driver import _audit_folder, _store
+from magneton_dist.cluster.driver import _audit_folder
 from magneton_dist.config import AuditConfig, Job
 from magneton_dist.errors import InputError
 
@@ -25,9 +25,3 @@ def test_a_folder_that_cannot_be_written_is_the_user_s_error(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"runs: .*file/runs: cannot be written") as caught:
         _audit_folder(config(tmp_path / "file" / "runs"))
     assert caught.value.exit_code == 2
-
-
-def test_delivered_files_stay_in_their_folder(tmp_path: Path) -> None:
-    _store(tmp_path / "ranks", {"steps.parquet": b"1", "../../evil": b"2"})
-    assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == ["evil", "steps.parquet"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ranks"]

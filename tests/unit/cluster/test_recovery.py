@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from magneton_dist.cluster import recovery
 from magneton_dist.cluster.analysis import Analysis, Collected, CollectRequest
 from magneton_dist.cluster.clocks import SAME, clock_identity
+from magneton_dist.cluster.manifests import read_manifest, write_manifest
+from magneton_dist.cluster.origin import mark
 from magneton_dist.cluster.processes import look_up
-from magneton_dist.cluster.recovery import recover
+from magneton_dist.cluster.recovery import finish_unfinished, recover
+from magneton_dist.errors import RecordError
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
 
 DRAFT = Manifest("audit", "a", 2, "now", 3, ["torchrun"], None, [], {}, {}, missing=["everything"])
@@ -130,3 +135,28 @@ def test_an_empty_run_is_recovered_as_such(tmp_path: Path) -> None:
     outcome = recover(tmp_path, DRAFT, Fake().analysis, "x")
     assert outcome.manifest.ranks == []
     assert sum(what.endswith("nothing of it was found") for what in outcome.missing) == 3
+
+
+def test_an_unfinished_audit_is_finished_in_place(tmp_path: Path) -> None:
+    late = msgspec.structs.replace(DRAFT, missing=["the end of the run: SIGINT", "tables and figures: not yet"])
+    for name, draft in (("a/0", DRAFT), ("a/1", late), ("a/warmup0", DRAFT)):
+        write_manifest(tmp_path / name, draft)
+        announce(tmp_path / name, 0)
+    write_manifest(tmp_path / "a" / "2", DRAFT)  # finished: no spool
+    outcomes = finish_unfinished(tmp_path, Fake().analysis)
+    assert [outcome.folder.name for outcome in outcomes] == ["0", "1"]
+    first, second = (read_manifest(tmp_path / "a" / name) for name in "01")
+    assert first.missing[0] == "the end of the run: its audit ended first"
+    assert second.missing[0] == "the end of the run: SIGINT"
+    assert [rank.rank for rank in first.ranks] == [0]
+    assert finish_unfinished(tmp_path, Fake().analysis) == []
+
+
+def test_a_run_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    run = tmp_path / "a" / "0"
+    write_manifest(run, DRAFT)
+    announce(run, 0)
+    (run / "origin").write_text(mark())
+    with pytest.raises(RecordError, match=f"is being made by process {os.getpid()}"):
+        finish_unfinished(tmp_path, Fake().analysis)
+    assert (run / "spool").exists()
