@@ -95,7 +95,7 @@ def fresh(c: Config, layout: str = "packed", attention: str = "eager", seed: int
             if parameter.dim() == 1:
                 parameter.add_(0.05 * torch.randn_like(parameter))
             elif "words" in name or "places" in name:
-                parameter.mul_(0.05)
+                parameter.mul_(0.3)
             else:
                 parameter.mul_(2)
     if (layout, attention) == ("packed", "eager"):

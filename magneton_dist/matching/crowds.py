@@ -46,8 +46,11 @@ class Look:
         xs, ys = crowd
         if not self.possible or not 0 < len(xs) * len(ys) <= PAIRS:
             return [crowd]
-        may = np.array([[self.compare(x, y, compare_unfoldings) != DIFFERENT for y in ys] for x in xs])
-        return _components(xs, ys, may)
+        return _components(xs, ys, np.array([[self.may_be_equal(x, y) for y in ys] for x in xs]))
+
+    def may_be_equal(self, x: int, y: int) -> bool:
+        """No unfolding tells groups x of a and y of b apart."""
+        return not self.possible or self.compare(x, y, compare_unfoldings) != DIFFERENT
 
     def in_order(self, crowd: Crowd) -> list[tuple[int, int]]:
         """Pairs of which each is the only one of the other side with its elements in the same order."""

@@ -81,14 +81,16 @@ def _no_collections() -> Iterator[None]:
 
 
 def region_confidence(matched: Match, a: MatchGraph, b: MatchGraph) -> Floats:
-    """(regions,) Jaccard similarity of the matched ids that each region reads from outside on the two sides.
+    """(regions,) Jaccard similarity of what each region reads from outside on the two sides, by matched ids.
 
+    A value that was given to one side and has no match counts against it: results are equal in spite of it.
     1 where neither side reads any.
     """
-    reads_a = _read_from_outside(a, matched.regions.a, matched.value_a, matched.ids)
-    reads_b = _read_from_outside(b, matched.regions.b, matched.value_b, matched.ids)
+    n = matched.ids + a.n_values + b.n_values
+    reads_a = _read_from_outside(a, matched.regions.a, matched.value_a, n, matched.ids)
+    reads_b = _read_from_outside(b, matched.regions.b, matched.value_b, n, matched.ids + a.n_values)
     shared, total = (
-        np.bincount(reads // max(1, matched.ids), minlength=matched.regions.count)
+        np.bincount(reads // max(1, n), minlength=matched.regions.count)
         for reads in (np.intersect1d(reads_a, reads_b), np.union1d(reads_a, reads_b))
     )
     out: Floats = np.ones(matched.regions.count)
@@ -96,10 +98,15 @@ def region_confidence(matched: Match, a: MatchGraph, b: MatchGraph) -> Floats:
     return out
 
 
-def _read_from_outside(graph: MatchGraph, region: Ints, ids: Ints, count: int) -> Ints:
-    """Distinct pairs of a region and an id that it reads from outside, as region * count + id."""
+def _read_from_outside(graph: MatchGraph, region: Ints, ids: Ints, n: int, base: int) -> Ints:
+    """Distinct pairs of a region and what it reads from outside, as region * n + item.
+
+    An item is an id, or `base` and the number of a value that was given and is unmatched.
+    """
     producer = graph.producers()
     reader, read = graph.inputs.rows, graph.inputs.flat
     from_region = np.where(producer[read] >= 0, region[producer[read]], -1)
-    outside = (ids[read] >= 0) & (from_region != region[reader])
-    return np.unique(region[reader[outside]] * count + ids[read[outside]])
+    item = np.where(ids[read] >= 0, ids[read], base + read)
+    counts = (ids[read] >= 0) | ((producer[read] < 0) & graph.anchor[read])
+    outside = counts & (from_region != region[reader])
+    return np.unique(region[reader[outside]] * n + item[outside])

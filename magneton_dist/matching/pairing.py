@@ -37,7 +37,8 @@ def pair_groups(a: Side, b: Side, label_a: Ints, label_b: Ints, eps: float) -> P
         if not ys:
             continue
         if len(xs) == len(ys) == 1 and a.anchor[xs[0]]:
-            pairing.pair(xs[0], ys[0], UNIQUE)
+            if _bits(a, xs[0]) == _bits(b, ys[0]) or look.may_be_equal(xs[0], ys[0]):
+                pairing.pair(xs[0], ys[0], UNIQUE)
         else:
             crowds += _thin_out(pairing, look, (xs, ys))
     crowds = pair_by_surroundings(pairing, crowds)

@@ -27,6 +27,15 @@ SUMS = frozenset({"sum", "add", "add_", "sub", "sub_", "rsub", "cumsum", "reduce
 NOISE_OF_PRODUCT = 1e-5
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "convolution", "dot_general", "MatMul"})
 
+# Place of the input of which only the shape matters: the result says nothing about what led to it.
+SHAPE_ONLY = {
+    **dict.fromkeys(
+        ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"), 0
+    ),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"), 0),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), 1),
+}
+
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_"}
 )
@@ -75,9 +84,11 @@ def step_graph(
     ids = np.unique(np.concatenate([inputs.flat, outputs.flat]))
     inputs = Ragged(inputs.start, np.searchsorted(ids, inputs.flat))
     outputs, repeated = _ssa(inputs, Ragged(outputs.start, np.searchsorted(ids, outputs.flat)), len(ids))
+    names = [_short(name) for name in ops["name"]]
+    inputs = _without_shapes(names, inputs)
     named = pl.DataFrame({"value_id": np.concatenate([ids, ids[repeated]])})
     values = named.join(values, on="value_id", how="left", maintain_order="left")
-    graph = _match_graph(ops, values, fingerprints, inputs, outputs)
+    graph = _match_graph(names, ops["phase"], values, fingerprints, inputs, outputs)
     low = values["dtype"].fill_null("").str.contains("|".join(LOW_PRECISION)).to_numpy()
     return StepGraph(graph, step, ops, values, bool((low & (graph.numel >= TINY)).any()))
 
@@ -107,10 +118,26 @@ def _ssa(inputs: Ragged, outputs: Ragged, n_values: int) -> tuple[Ragged, Ints]:
     return Ragged(np.searchsorted(op[order], np.arange(n_ops + 1)), value[order]), repeated
 
 
+def _without_shapes(names: list[str], inputs: Ragged) -> Ragged:
+    """`inputs` less those of which only the shape is read."""
+    drop = [
+        int(inputs.start[op]) + SHAPE_ONLY[name]
+        for op, name in enumerate(names)
+        if name in SHAPE_ONLY and inputs.start[op] + SHAPE_ONLY[name] < inputs.start[op + 1]
+    ]
+    gone = np.zeros(len(inputs.flat) + 1, np.int64)
+    gone[np.array(drop, np.int64) + 1] = 1
+    return Ragged(inputs.start - np.cumsum(gone)[inputs.start], np.delete(inputs.flat, drop))
+
+
 def _match_graph(
-    ops: pl.DataFrame, values: pl.DataFrame, table: pl.DataFrame, inputs: Ragged, outputs: Ragged
+    names: list[str],
+    phase: pl.Series,
+    values: pl.DataFrame,
+    table: pl.DataFrame,
+    inputs: Ragged,
+    outputs: Ragged,
 ) -> MatchGraph:
-    names = [_short(name) for name in ops["name"]]
     fingerprints = Fingerprints(table)
     row = _rows_of(table, values)
     known = row >= 0
@@ -124,7 +151,7 @@ def _match_graph(
     constant = (features[:, 1] > 1 - CONSTANT) & (np.abs(features[:, 3]) > 1 - CONSTANT)
     anchor = known & (numel >= TINY) & (features[:, 0] > 0) & ~constant
     anchor &= ~_noise(names, inputs, outputs, features[:, 0], numel)
-    phases = [PHASES.index(phase) if phase in PHASES else len(PHASES) for phase in ops["phase"]]
+    phases = [PHASES.index(name) if name in PHASES else len(PHASES) for name in phase]
     slots = [_slot(role, slot) for role, slot in values.select("role", "slot").iter_rows()]
     return MatchGraph(
         names=names,

@@ -20,6 +20,7 @@ def pair_by_surroundings(pairing: Pairing, crowds: list[Crowd]) -> list[Crowd]:
     """Pair groups of a crowd that have equal, later also similar surroundings; returns what is left.
 
     Groups with equal surroundings pair in execution order. Every round knows the pairs of the round before.
+    Constants and the like, which equal too much, pair only as results of one operator on equal values.
     """
     for round_ in range(ROUNDS):
         if not crowds:
@@ -28,6 +29,12 @@ def pair_by_surroundings(pairing: Pairing, crowds: list[Crowd]) -> list[Crowd]:
         around_a, around_b = _Around(pairing.a), _Around(pairing.b)
         left: list[Crowd] = []
         for xs, ys in crowds:
+            if not pairing.a.anchor[xs[0]]:
+                _pair_results_of_equals(pairing, xs, ys)
+                xs, ys = unmatched(pairing, (xs, ys))
+                if xs and ys:
+                    left.append((xs, ys))
+                continue
             of_x, of_y = {x: around_a(x) for x in xs}, {y: around_b(y) for y in ys}
             _pair_equal(pairing, of_x, of_y)
             xs, ys = unmatched(pairing, (xs, ys))
@@ -97,6 +104,30 @@ def _pair_equal(pairing: Pairing, of_x: dict[int, Surroundings], of_y: dict[int,
         if (key[0] or key[1]) and len(xs) == len(ys):
             for x, y in zip(xs, ys, strict=True):  # both in execution order
                 pairing.pair(x, y, SURROUNDED)
+
+
+def _pair_results_of_equals(pairing: Pairing, xs: list[int], ys: list[int]) -> None:
+    of_x, of_y = (
+        _by_producer(side, groups) for side, groups in ((pairing.a, xs), (pairing.b, ys))
+    )
+    for key, alike in of_x.items():
+        others = of_y.get(key, [])
+        if len(alike) == len(others):
+            for x, y in zip(alike, others, strict=True):
+                pairing.pair(x, y, SURROUNDED)
+
+
+def _by_producer(side: Side, groups: list[int]) -> dict[frozenset[int], list[int]]:
+    """Groups by the matched ids that the operator which makes them reads, where it reads nothing else."""
+    out: dict[frozenset[int], list[int]] = defaultdict(list)
+    for group in groups:
+        if side.leaf[group]:
+            continue
+        op = side.position[group]
+        read = [side.ids[side.groups.of_value[v]] for v in side.graph.inputs[op]]
+        if read and min(read) >= 0:
+            out[frozenset(read)].append(group)
+    return out
 
 
 def _alike(surroundings: dict[int, Surroundings]) -> dict[Surroundings, list[int]]:
