@@ -8,14 +8,19 @@ from dataclasses import dataclass
 import polars as pl
 
 from magneton_dist.energy.attribution import attribute
+from magneton_dist.energy.deconvolution import told_apart
 from magneton_dist.energy.model import modelled_power, watt_seconds
 from magneton_dist.energy.summary import RankSummary
-from magneton_dist.meters.profile import Profile
-from magneton_dist.records.audit import EnergyKind
+from magneton_dist.energy.traced import traced_step_costs
+from magneton_dist.meters.profile import Profile, load_profile
+from magneton_dist.meters.sensor import Sensor
+from magneton_dist.records.audit import EnergyKind, StateShare
 from magneton_dist.records.manifest import RankRun
 from magneton_dist.timeline.states import rank_states
 from magneton_dist.timeline.sums import waits
 from magneton_dist.timeline.window import Window
+
+WEIGHTS = "h200"  # profile whose watts by class of operator weigh a measured rank's operators against each other
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,14 @@ class Supply:
         power: readings of the device that the rank ran on; empty when there are none.
         counters: readings of its energy counter.
         share: part of the device's energy that is this rank's; below 1 where ranks share the device.
+        sensor: how the meter blurs the states, where that was measured.
     """
 
     profile: Profile | None
     power: pl.DataFrame
     counters: pl.DataFrame | None = None
     share: float = 1.0
+    sensor: Sensor | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ def account(
     energy = attribute(
         power, timeline.states, supply.counters, window_ns=(window.start_ns, window.end_ns), share=supply.share
     )
+    if supply.sensor is not None:
+        energy = told_apart(energy, power, timeline.states, supply.sensor, supply.share)
     calls = waits(tables["collectives"], arrivals, timeline.states, window)
     steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
     units, unit = _units(steps)
@@ -90,12 +99,20 @@ def account(
         collectives=tables["collectives"].height + int(tables["collective_sums"]["count"].sum()),
         waits=calls,
         stacks=_stacks(tables["stacks"], calls["stack_id"]),
+        traced=traced_step_costs(
+            tables, _compute_j_per_step(energy.states, steps.height), supply.profile or load_profile(WEIGHTS)
+        ),
         exit_code=rank.exit_code,
         notes=tuple(notes),
     )
     return RankAccount(summary, timeline.states, power)
 
 
+def _compute_j_per_step(states: Mapping[str, StateShare], steps: int) -> float | None:
+    """Joules of the working states in which operators ran, per step; None when unknown."""
+    shares = [states[key] for key in ("working/compute", "working/overlap") if key in states]
+    joules = [share.j for share in shares if share.j is not None]
+    return sum(joules) / steps if joules and len(joules) == len(shares) and steps else None
 
 
 def _kind(rank: RankRun, supply: Supply) -> EnergyKind:

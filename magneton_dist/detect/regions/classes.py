@@ -1,8 +1,7 @@
 """One match per class of ranks: which operators of two variants' traced steps form regions.
 
-Ranks whose traced steps have the same structure on both sides are a class; one of them stands for all. Where a
-class traced several steps, its regions are the finest that hold in every one of them: two operators that any
-step puts into one region are in one region.
+Ranks whose traced steps have the same structure on both sides are a class; one of them stands for all. Where it
+traced several steps, only values that are equal in every one of them match.
 """
 
 from __future__ import annotations
@@ -10,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.energy.summary import TracedStep
-from magneton_dist.matching.arrays import Bools, Floats, Ints
+from magneton_dist.matching.arrays import Floats, Ints
 from magneton_dist.matching.frontier import Match, match, region_confidence
 from magneton_dist.matching.recorded import tolerance
+from magneton_dist.matching.steps import in_every_step
 
 MOST_CLASSES = 32  # matched; ranks of further ones are left out and counted
 
@@ -44,10 +40,8 @@ class ClassPair:
     """The samples of one class and how their operators match.
 
     Attributes:
-        a, b: the representative's records.
-        match: of these two.
-        region_a, region_b: (operators,) region of each, in all steps alike.
-        matched: (regions,) the region makes matched values; else it is left over.
+        a, b: the representative's records of its first traced step.
+        match: of these two, in all steps alike.
         confidence: (regions,) how alike what both sides read is.
     """
 
@@ -55,15 +49,22 @@ class ClassPair:
     a: StepRecord
     b: StepRecord
     match: Match
-    region_a: Ints
-    region_b: Ints
-    matched: Bools
     confidence: Floats
 
     @property
+    def region_a(self) -> Ints:
+        """(operators,) region of each operator of a."""
+        return self.match.regions.a
+
+    @property
+    def region_b(self) -> Ints:
+        """(operators,) region of each operator of b."""
+        return self.match.regions.b
+
+    @property
     def count(self) -> int:
-        """Number of regions."""
-        return len(self.matched)
+        """Number of regions; the first `match.regions.matched` make matched values."""
+        return self.match.regions.count
 
 
 def samples_of(a: VariantRuns, b: VariantRuns) -> list[Sample]:
@@ -97,43 +98,10 @@ def match_classes(samples: list[Sample], names: tuple[str, str], load: Load) -> 
 
 def _match_class(samples: list[Sample], names: tuple[str, str], load: Load) -> ClassPair:
     first = samples[0]
-    of_representative = [s for s in samples if (s.repeat, s.rank) == (first.repeat, first.rank)]
-    records, matches = [], []
-    for s in of_representative:
-        a, b = load(names[0], s.repeat, s.rank, s.a.step), load(names[1], s.repeat, s.rank, s.b.step)
-        records.append((a, b))
-        matches.append(match(a.step.graph, b.step.graph, tolerance(a.step, b.step)))
-    (a, b), found = records[0], matches[0]
-    certain = region_confidence(found, a.step.graph, b.step.graph)
-    regions = found.regions
-    if len(matches) == 1:
-        is_matched = np.arange(regions.count) < regions.matched
-        return ClassPair(samples, a, b, found, regions.a, regions.b, is_matched, certain)
-    region_a, region_b, count, source = joined_regions(matches)
-    matched, confidence = np.zeros(count, bool), np.ones(count)
-    np.logical_or.at(matched, source, np.arange(regions.count) < regions.matched)
-    np.minimum.at(confidence, source, certain)
-    return ClassPair(samples, a, b, found, region_a, region_b, matched, confidence)
-
-
-def joined_regions(matches: list[Match]) -> tuple[Ints, Ints, int, Ints]:
-    """The finest regions that contain whole regions of every match of the same two structures.
-
-    Returns:
-        region of a's and b's operators, the number of regions, and into which one each region of the first
-        match went.
-    """
-    first = matches[0].regions
-    offset = first.count
-    edges = []
-    for other in (m.regions for m in matches[1:]):
-        for mine, theirs in ((first.a, other.a), (first.b, other.b)):
-            edges.append(np.stack([mine, offset + theirs]))
-        offset += other.count
-    link = np.concatenate(edges, axis=1)
-    graph = coo_array((np.ones(link.shape[1], bool), (link[0], link[1])), shape=(offset, offset))
-    component = connected_components(graph, directed=False)[1].astype(np.int64)[: first.count]
-    distinct, source = np.unique(component, return_inverse=True)
-    return source[first.a], source[first.b], len(distinct), source
-
-
+    steps = [s for s in samples if (s.repeat, s.rank) == (first.repeat, first.rank)]
+    records_a = [load(names[0], s.repeat, s.rank, s.a.step) for s in steps]
+    records_b = [load(names[1], s.repeat, s.rank, s.b.step) for s in steps]
+    a, b = (in_every_step([r.step.graph for r in records]) for records in (records_a, records_b))
+    eps = max(tolerance(one.step, other.step) for one, other in zip(records_a, records_b, strict=True))
+    found = match(a, b, eps)
+    return ClassPair(samples, records_a[0], records_b[0], found, region_confidence(found, a, b))

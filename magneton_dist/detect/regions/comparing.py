@@ -11,11 +11,13 @@ from magneton_dist.detect.regions.classes import Load, match_classes, samples_of
 from magneton_dist.detect.regions.findings import finding_of
 from magneton_dist.detect.regions.lines import COVERED, FLOOR_SHARE, judged_lines
 from magneton_dist.detect.regions.places import group_regions
+from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.detect.regions.results import results_of
 from magneton_dist.detect.regions.statistics import classes_of
 from magneton_dist.detect.regions.sums import sum_sides
 from magneton_dist.detect.regions.table import RegionTable
 from magneton_dist.detect.runs import VariantRuns, total_j
+from magneton_dist.matching.graph import UNKNOWN
 from magneton_dist.records.audit import Finding, RegionResult
 
 
@@ -52,6 +54,8 @@ def compare_regions(a: VariantRuns, b: VariantRuns, load: Load, rules: Compare) 
     if not samples:
         return RegionComparison(notes=_nothing_traced(a, b))
     pairs, left_out = match_classes(samples, (a.name, b.name), load)
+    if not any(_has_fingerprints(record) for pair in pairs for record in (pair.a, pair.b)):
+        return RegionComparison(notes=["regions were not compared: values have no fingerprints (capture.fingerprints)"])
     ranks = sorted({s.rank for pair in pairs for s in pair.samples})
     places = group_regions(pairs)
     sums = sum_sides(pairs, places, len(a.repeats), ranks, classes_of(a.profile))
@@ -65,6 +69,10 @@ def compare_regions(a: VariantRuns, b: VariantRuns, load: Load, rules: Compare) 
         peaks=(table.peak_bytes(0), table.peak_bytes(1)),
         notes=_notes(table, left_out),
     )
+
+
+def _has_fingerprints(record: StepRecord) -> bool:
+    return bool((record.step.graph.kind != UNKNOWN).any())
 
 
 def _floor(table: RegionTable) -> float:

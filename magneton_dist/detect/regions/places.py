@@ -54,7 +54,7 @@ def group_regions(pairs: Sequence[ClassPair]) -> Places:
         mine = np.empty(pair.count, np.int64)
         for region in range(pair.count):
             key = (
-                bool(pair.matched[region]),
+                region < pair.match.regions.matched,
                 tuple(sign_a[op] for op in ops_a[region]),
                 tuple(sign_b[op] for op in ops_b[region]),
             )
