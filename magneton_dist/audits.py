@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.driver import OnProgress, audit_runs
 from magneton_dist.cluster.recovery import finish_unfinished
-from magneton_dist.config import AuditConfig, Compare
+from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.regions.records import StepRecord
@@ -43,7 +43,7 @@ class Settings(BaseModel):
     started: str  # UTC, ISO 8601
     baseline: str
     compare: Compare
-    profile: Profile | None  # watts that were modelled with; None when they were to be measured
+    profile: Profile | None  # watts that were modelled with, or what `calibrate` found of the meter
 
     @classmethod
     def of(cls, config: AuditConfig, profile: Profile | None, started: str) -> Settings:
@@ -96,7 +96,7 @@ def launch(
     config: AuditConfig, *, address: str | None = None, on_progress: OnProgress = lambda _: None
 ) -> Outcome:
     """Run all variants of `config` and audit them."""
-    profile = _configured_profile(config.energy.meter)
+    profile = _configured_profile(config.energy)
     analysis = Analysis(open_sampler, collect, join, summarise, gpu_uuids, profile)
     settings = Settings.of(config, profile, datetime.now(UTC).isoformat(timespec="milliseconds"))
     # written before the first run, so that `audit` can finish what a killed driver leaves
@@ -273,5 +273,7 @@ def _differences(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict
     return {name: values for name, values in rows.items() if len(set(values.values())) > 1}
 
 
-def _configured_profile(meter: str) -> Profile | None:
-    return load_profile(meter.removeprefix(MODELLED)) if meter.startswith(MODELLED) else None
+def _configured_profile(energy: Energy) -> Profile | None:
+    if energy.meter.startswith(MODELLED):
+        return load_profile(energy.meter.removeprefix(MODELLED))
+    return None if energy.profile is None else load_profile(energy.profile)

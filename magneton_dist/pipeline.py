@@ -132,7 +132,7 @@ def account_rank(
 ) -> RankAccount:
     """Account for the rank whose tables lie in `folder`.
 
-    `profile`: the watts of a rank whose meter is modelled; default: the meter's own.
+    `profile`: the watts of a rank whose meter is modelled, default: the meter's own; the sensor of one that measures.
     """
     record = RankRecord(folder)
     tables = {name: record.table(name) for name in TABLES}
@@ -150,7 +150,8 @@ def _supply(
     owner, ranks = joined.sharing.get(rank.rank, (rank.rank, 1))
     readings = record if owner == rank.rank else RankRecord(rank_folder(folder.parent.parent, owner))
     counters = readings.counters if readings.counters.height else None
-    return Supply(None, readings.power, counters, 1.0 / ranks)
+    sensor = None if profile is None else profile.sensor
+    return Supply(None, readings.power, counters, 1.0 / ranks, sensor)
 
 
 @dataclass(frozen=True)

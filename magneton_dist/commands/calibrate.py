@@ -17,7 +17,7 @@ def calibrate(
     """Measure this machine: sensor period and lag, bare idle, context idle, a spinning kernel.
 
     Takes about two minutes, in which nothing else may run on the device. Runs refer to the profile it
-    writes by energy: {meter: modelled:FILE}.
+    writes by energy: {meter: nvml, profile: FILE}, or model their watts by energy: {meter: modelled:FILE}.
     """
     from magneton_dist.errors import InputError
     from magneton_dist.machine import open_for_calibration

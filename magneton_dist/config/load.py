@@ -179,13 +179,20 @@ def _check_names(config: AuditConfig, tree: Node) -> None:
 def _check_meter(config: AuditConfig, energy: Node) -> None:
     meter = config.energy.meter
     node = energy.mapping().get("meter", energy)
+    if config.energy.profile is not None:
+        _check_profile(config.energy.profile, energy.mapping()["profile"])
     if meter.startswith(MODELLED):
-        profile = meter.removeprefix(MODELLED)
-        known = sorted(path.stem for path in PROFILES.glob("*.yaml"))
-        if profile not in known and not _exists(Path(profile).is_file):
-            raise node.fail(f"there is no profile {profile!r}", f"a file, or {closest(profile, known)}")
+        _check_profile(meter.removeprefix(MODELLED), node)
+        if config.energy.profile is not None:
+            raise node.fail("two profiles: the meter's and energy.profile", "leave one out")
     elif meter not in METERS and meter.partition(":")[0] not in ON_PORTS:
         raise node.fail(f"there is no meter {meter!r}", closest(meter, [*METERS, MODELLED + "PROFILE"]))
+
+
+def _check_profile(profile: str, node: Node) -> None:
+    known = sorted(path.stem for path in PROFILES.glob("*.yaml"))
+    if profile not in known and not _exists(Path(profile).is_file):
+        raise node.fail(f"there is no profile {profile!r}", f"a file, or {closest(profile, known)}")
 
 
 def _check_job(job: Job, node: Node) -> None:

@@ -74,9 +74,13 @@ class Capture(Model):
 
 
 class Energy(Model):
-    """Which meter; ``modelled:NAME`` or ``modelled:path/to/profile.yaml`` models the watts."""
+    """Which meter; ``modelled:NAME`` or ``modelled:path/to/profile.yaml`` models the watts.
+
+    `profile`, by `magneton-dist calibrate`, says how the sensor of a meter that measures blurs the states.
+    """
 
     meter: str = "auto"  # auto | nvml | rapl | hwmon | pmd2[:PORT] | pmd-usb[:PORT] | zeus | null | modelled:PROFILE
+    profile: str | None = None
     period_ms: float = Field(default=50.0, ge=1.0)
 
 

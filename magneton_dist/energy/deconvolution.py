@@ -18,10 +18,10 @@ import polars as pl
 from scipy import stats
 from scipy.linalg import cholesky_banded, solve_banded
 
-from magneton_dist.energy.attribution import Floats
+from magneton_dist.energy.attribution import Attribution, Floats
 from magneton_dist.energy.statistics import CONFIDENCE
 from magneton_dist.meters.sensor import Sensor, fit_sensor
-from magneton_dist.records.audit import Interval
+from magneton_dist.records.audit import Interval, StateShare
 
 # Below this coefficient of variation of the mixtures, errors of a millisecond in the times decide the result.
 MIN_VARIATION = 0.05
@@ -112,6 +112,41 @@ def deconvolve(power: pl.DataFrame, states: pl.DataFrame, sensor: Sensor, *, lag
         deviates=float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)),
     )
     return _answer(found, dict(zip(names, seconds.tolist(), strict=True)))
+
+
+def told_apart(
+    plain: Attribution, power: pl.DataFrame, states: pl.DataFrame, sensor: Sensor, share: float = 1.0
+) -> Attribution:
+    """`plain`, with the joules of its states as the sensor's response gives them; notes say how far.
+
+    The total stays the integral of the power: what the states do not add up to is the residual. Where states
+    cannot be told apart they stay as they are, each with what its neighbours draw, and the notes say why.
+
+    Args:
+        plain: by `energy.attribution.attribute`, which takes a reading for the power since the one before.
+        power, states: as there.
+        sensor: measured by `calibrate`, its lag included.
+        share: of the device's energy that is this rank's.
+    """
+    if plain.total_j is None or not plain.states:
+        return plain
+    named = states.select("start_ns", "end_ns", state=pl.concat_str(["phase", "activity"], separator="/"))
+    refused = "other ranks' states are mixed into the readings of a shared device"
+    if share == 1.0:
+        found = deconvolve(power, named, sensor, lag_known=True)
+        refused = found.refused
+    if refused:
+        return replace(plain, notes=(*plain.notes, f"joules of states are blurred by the sensor: {refused}"))
+    shares = {
+        state: StateShare(of.s, None if of.j is None else found.joules[state].mean)
+        for state, of in plain.states.items()
+    }
+    known_j = sum(of.j for of in shares.values() if of.j is not None)
+    widths = ", ".join(
+        f"{state} ±{energy.ci95[1] - energy.mean:.2g} J" for state, energy in found.joules.items() if energy.ci95
+    )
+    note = f"states told apart through the sensor's {1e3 * sensor.window_s:g} ms windows, 95 % intervals: {widths}"
+    return replace(plain, states=shares, residual_j=plain.total_j - known_j, notes=(*plain.notes, note))
 
 
 def _labels(states: pl.DataFrame) -> tuple[list[str], Floats, Floats, int]:

@@ -1,8 +1,9 @@
 """What a meter and its device are like: update period, lag and window, and the watts of doing nothing.
 
 A load with known edges of random length is watched through the meter, and the sensor is what explains the readings
-best. The result is a profile: runs model with it (``meter: modelled:FILE``), and its sensor makes the joules of
-states out of measured watts (`energy.deconvolution`). Its gain stays 1: no meter knows its own.
+best. The result is a profile: its sensor makes the joules of states out of a run's measured watts (``energy:
+{profile: FILE}``, `energy.deconvolution`), or a run is modelled with it (``meter: modelled:FILE``). Its gain stays
+1: no meter knows its own.
 """
 
 from __future__ import annotations

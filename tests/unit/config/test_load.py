@@ -111,6 +111,11 @@ def test_modelled_meters_are_a_known_profile_or_a_file(read, folder):
         assert read(f"job: {{script: train.py}}\nenergy: {{meter: '{meter}'}}").energy.meter == meter
 
 
+def test_a_meter_that_measures_may_have_a_profile(read, folder):
+    (folder / "mine.yaml").write_text("x: 1\n")
+    assert read("job: {script: train.py}\nenergy: {meter: nvml, profile: mine.yaml}").energy.profile == "mine.yaml"
+
+
 def test_scripts_are_looked_for_in_the_jobs_folder(read, folder):
     (folder / "src").mkdir()
     (folder / "src" / "t.py").touch()

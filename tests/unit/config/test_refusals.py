@@ -81,6 +81,10 @@ JOB = "job: {script: train.py}\n"
          "(did you mean 'nvml'? allowed: auto, nvml, rapl, hwmon, pmd2, pmd-usb, zeus, null, modelled:PROFILE)"),
         (JOB + "energy:\n  meter: modelled:h20\n", "a.yaml:3: energy.meter: there is no profile 'h20' "
          "(a file, or did you mean 'h200'? allowed: h200)"),
+        (JOB + "energy:\n  meter: nvml\n  profile: h20\n", "a.yaml:4: energy.profile: there is no profile 'h20' "
+         "(a file, or did you mean 'h200'? allowed: h200)"),
+        (JOB + "energy: {meter: modelled:h200, profile: h200}\n",
+         "a.yaml:2: energy.meter: two profiles: the meter's and energy.profile (leave one out)"),
         ("job: {script: train.py, env: {'A=B': c}}\n",
          "a.yaml:1: job.env.A=B: cannot name an environment variable (letters, digits and _)"),
         ("job: {script: train.py, env: {MAGNETON_DIST_SPOOL: c}}\n",

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from magneton_dist.energy.deconvolution import Deconvolution, deconvolve
+from magneton_dist.energy.attribution import Attribution, attribute
+from magneton_dist.energy.deconvolution import Deconvolution, deconvolve, told_apart
 from magneton_dist.meters.sensor import Sensor
 from magneton_dist.meters.simulated import PUBLISHED, simulated_power
 
@@ -129,3 +130,40 @@ def test_a_constant_power_needs_no_steps():
     found = deconvolve(power, states, PUBLISHED["25/100 ms"], lag_known=True)
     assert found.joules["idle"].mean == pytest.approx(1200, rel=0.01)
     assert found.joules["idle"].ci95[0] < 1200 < found.joules["idle"].ci95[1]
+
+
+def accounted(run: Run, sensor: Sensor, share: float = 1.0) -> tuple[Attribution, Attribution]:
+    """By plain integration, and told apart."""
+    power = simulated_power(sensor, run.trace, noise_w=2.0)
+    states = run.states.select("start_ns", "end_ns", phase=pl.lit("working"), activity="state")
+    plain = attribute(power, states, share=share)
+    return plain, told_apart(plain, power, states, sensor, share)
+
+
+def test_an_accounts_states_are_told_apart_and_energy_is_conserved():
+    # steps of 200 ms seen through windows of 100 ms: plain integration mixes wait with compute
+    run = Run(seed=8, step_s=0.2)
+    plain, told = accounted(run, PUBLISHED["100/100 ms"])
+    truth = run.truth["wait"]
+    assert plain.states["working/wait"].j > 1.5 * truth
+    assert told.states["working/wait"].j == pytest.approx(truth, abs=0.02 * run.total)
+    assert told.total_j == plain.total_j
+    assert sum(of.j for of in told.states.values()) + told.residual_j == pytest.approx(told.total_j)
+    assert abs(told.residual_j) < 0.02 * run.total
+    assert "100 ms windows" in told.notes[-1]
+
+
+def test_an_account_that_cannot_be_told_apart_stays_and_says_why():
+    plain, told = accounted(Run(seed=1, step_s=0.1, jitter=False), PUBLISHED["100/100 ms"])
+    assert (told.states, told.residual_j) == (plain.states, plain.residual_j)
+    assert "blurred by the sensor" in told.notes[-1]
+    plain, told = accounted(Run(seed=8, step_s=0.2), PUBLISHED["100/100 ms"], share=0.5)
+    assert told.states == plain.states
+    assert "shared device" in told.notes[-1]
+
+
+def test_an_unmeasured_account_stays_unmeasured():
+    run = Run(seed=8, step_s=0.2)
+    nothing = pl.DataFrame(schema={"t_ns": pl.Int64, "watts": pl.Float64, "window_ns": pl.Int64})
+    plain = attribute(nothing, run.states.select("start_ns", "end_ns", phase=pl.lit("working"), activity="state"))
+    assert told_apart(plain, nothing, run.states, PUBLISHED["100/100 ms"]) is plain
