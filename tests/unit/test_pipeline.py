@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -22,8 +23,10 @@ from magneton_dist.config import Compare
 from magneton_dist.energy.attribution import PowerIntegral
 from magneton_dist.errors import RecordError
 from magneton_dist.meters import load_profile
+from magneton_dist.meters.sensor import Sensor
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
-from magneton_dist.records.store import rank_folder, write_manifest
+from magneton_dist.records.schema import POWER
+from magneton_dist.records.store import rank_folder, write_manifest, write_rank
 from magneton_dist.tracer.rows import FIELDS
 
 S = 1_000_000_000
@@ -108,6 +111,27 @@ def test_waiting_watts_come_from_the_profile_given(run: Path) -> None:
     cheap = profile.model_copy(update={"watts": {**profile.watts, "wait": idle}})
     outcome = audits.audit(run.parent.parent, cheap)
     assert outcome.audit.variants["join"].ranks[0].energy_j == pytest.approx(10 * 138 + 5 * 74 + 5 * 126)
+
+
+def test_a_measured_rank_is_told_apart_by_the_sensor_of_its_profile(run: Path) -> None:
+    # computing, until 20 s, draws 500 W, what follows 100 W; readings come half a second late
+    t_ns = [t * S // 10 for t in range(100, 301)]
+    watts = [500.0 if t <= 20.5 * S else 100.0 for t in t_ns]
+    readings = {"device": "cpu", "t_ns": t_ns, "watts": watts, "sensor": "rapl", "window_ns": 100_000_000}
+    write_rank(run, 0, {"power": pl.DataFrame(readings, schema=POWER.schema)})
+    measured = RankRun(0, 0, "node", meter=MeterUsed("rapl", "measured", "RAPL", "cpu"))
+    joined = replace(pipeline.analyse(pipeline.RunRecord(run)).joined, sharing={})  # its device is its own
+    late = Sensor(period_s=0.1, window_s=0.1, lag_s=0.5)
+    profile = load_profile("h200").model_copy(update={"sensor": late})
+    folder = rank_folder(run, 0)
+    plain = pipeline.account_rank(folder, measured, joined).summary
+    told = pipeline.account_rank(folder, measured, joined, profile).summary
+    assert plain.states["working/wait"].j == pytest.approx(0.5 * 500 + 4.5 * 100)
+    assert told.states["working/wait"].j == pytest.approx(5 * 100)
+    assert told.states["working/compute"].j == pytest.approx(10 * 500)
+    assert (told.energy_kind, told.energy_j) == ("measured", plain.energy_j)
+    # the late readings put half a second of computing into the window's total: it is the residual
+    assert told.residual_j == pytest.approx(0.5 * 400)
 
 
 def test_bands_tell_the_same_run_over_time(run: Path) -> None:
