@@ -155,12 +155,26 @@ def _lost(a: StepGraph, matched: Match) -> Iterator[tuple[Ints, float]]:
         graph.outputs.rows, weights=graph.numel[graph.outputs.flat], minlength=graph.n_ops
     )
     every = max(1.0, float(elements.sum()))
-    left = np.nonzero(region >= matched.regions.matched)[0]
+    left = np.nonzero(~_leads_to_a_match(a, matched.value_a) & (region >= matched.regions.matched))[0]
     for component in np.unique(region[left]):
         ops = left[region[left] == component]
         share = float(elements[ops].sum()) / every
         if share >= LEAST_SHARE:
             yield ops, share
+
+
+def _leads_to_a_match(a: StepGraph, ids: Ints) -> Bools:
+    """(operators,) whether any result, or what is made of it, is matched."""
+    graph = a.graph
+    inputs, outputs = graph.inputs.lists(), graph.outputs.lists()
+    leads = (ids >= 0).tolist()
+    found = np.zeros(graph.n_ops, bool)
+    for op in range(graph.n_ops - 1, -1, -1):
+        if any(leads[v] for v in outputs[op]):
+            found[op] = True
+            for v in inputs[op]:
+                leads[v] = True
+    return found
 
 
 def _explain(a: StepGraph, b: StepGraph, matched: Match, ops: Ints, eps: float, share: float) -> Divergence:
