@@ -42,7 +42,7 @@ class Report:
 
     Attributes:
         state: name of the state.
-        steps: of the slowest rank.
+        steps: of the rank that is furthest; ranks may have unequal numbers of them.
         ranks: that have announced themselves.
         missing: so far, in words.
         outcome: when the run is over.
@@ -264,7 +264,7 @@ class Coordinator:
 
     def _report(self) -> Report:
         facts, name = self._state.facts, type(self._state).__name__
-        steps = min((sums.steps for sums in self._ledger.sums.values()), default=0)
+        steps = max((sums.steps for sums in self._ledger.sums.values()), default=0)
         if isinstance(self._state, Failed):
             return Report(name, steps, len(facts.ranks), facts.missing, error=self._state.error)
         if not isinstance(self._state, Done):

@@ -170,12 +170,13 @@ class Teller:
         self._forecast = forecast
         self._listen = listen
         self._began_s = time.monotonic()
+        self._first: tuple[float, int] | None = None  # seconds and steps when steps were first seen
         self._seen = 0
 
     def __call__(self, report: Report) -> None:
         """Tell how the run stands."""
         steps = self._job.stop_after_steps or self._forecast.steps(self._run.variant)
-        share = min(1.0, report.steps / steps) if steps else None
+        elapsed_s = time.monotonic() - self._began_s
         self._listen(
             Progress(
                 state=report.state,
@@ -187,11 +188,20 @@ class Teller:
                 steps=steps,
                 ranks=report.ranks,
                 world_size=self._job.torchrun.world_size,
-                left_s=self._forecast.left_s(self._number, time.monotonic() - self._began_s, share),
+                left_s=self._forecast.left_s(self._number, elapsed_s, self._extrapolated_s(report, steps, elapsed_s)),
                 note="; ".join(report.missing[self._seen :]),
             )
         )
         self._seen = len(report.missing)
+
+    def _extrapolated_s(self, report: Report, steps: int | None, elapsed_s: float) -> float | None:
+        """Seconds that the run will take if its steps go on as they do; starting up is no step."""
+        if report.steps and self._first is None:
+            self._first = elapsed_s, report.steps
+        if steps is None or self._first is None or report.steps <= self._first[1]:
+            return None
+        first_s, first = self._first
+        return first_s + (elapsed_s - first_s) * (steps - first) / (report.steps - first)
 
 
 def _audit_folder(config: AuditConfig) -> Path:

@@ -16,7 +16,7 @@ class Progress:
         repeat: which repeat; None in a discarded warm-up run.
         run: number of this run, from 1.
         runs: of so many.
-        step: steps that the slowest rank has finished.
+        step: steps that the furthest rank has finished; ranks may have unequal numbers of them.
         steps: of so many; None while that is unknown.
         ranks: ranks that have announced themselves.
         world_size: of so many.
@@ -54,25 +54,24 @@ class Forecast:
         """Steps that the last run of `variant` took."""
         return self._steps.get(variant)
 
-    def left_s(self, run: int, elapsed_s: float, share: float | None) -> float | None:
+    def left_s(self, run: int, elapsed_s: float, extrapolated_s: float | None) -> float | None:
         """Seconds left when run number `run` (from 0) is under way.
 
         Args:
             run: which run.
             elapsed_s: seconds since it began.
-            share: finished share of its steps, None when unknown.
+            extrapolated_s: seconds it will take by its own steps so far, None when they tell nothing yet.
         """
-        if not self._took_s and not share:
+        known = self._took_s.get(self.variants[run])
+        now_s = mean(known) if known else extrapolated_s or self._typical_s()
+        if now_s is None:
             return None
-        now_s = elapsed_s / share if share else self._expected_s(self.variants[run])
-        known = [*self._took_s.values(), [now_s]] if not self._took_s else list(self._took_s.values())
-        typical_s = mean(mean(times) for times in known)
-        later = sum(
+        typical_s = self._typical_s() or now_s
+        later_s = sum(
             mean(self._took_s[variant]) if variant in self._took_s else typical_s
             for variant in self.variants[run + 1 :]
         )
-        return max(0.0, now_s - elapsed_s) + later
+        return max(0.0, now_s - elapsed_s) + later_s
 
-    def _expected_s(self, variant: str) -> float:
-        times = self._took_s.get(variant) or [mean(times) for times in self._took_s.values()]
-        return mean(times)
+    def _typical_s(self) -> float | None:
+        return mean(mean(times) for times in self._took_s.values()) if self._took_s else None

@@ -11,9 +11,15 @@ def test_nothing_is_known_at_first() -> None:
     assert Forecast(RUNS).left_s(0, 3.0, None) is None
 
 
-def test_the_first_run_is_extrapolated_from_its_steps() -> None:
-    # a quarter done after 5 s: 20 s each, four of them, 5 s gone
-    assert Forecast(RUNS).left_s(0, 5.0, 0.25) == pytest.approx(15 + 3 * 20)
+def test_the_first_run_is_extrapolated() -> None:
+    # 20 s each, four of them, 5 s gone
+    assert Forecast(RUNS).left_s(0, 5.0, 20.0) == pytest.approx(15 + 3 * 20)
+
+
+def test_what_the_variant_took_before_counts_more_than_its_steps_now() -> None:
+    forecast = Forecast(["a", "a"])
+    forecast.finished("a", 10.0, steps=100)
+    assert forecast.left_s(1, 4.0, 1000.0) == pytest.approx(6)
 
 
 def test_later_runs_take_as_long_as_their_variant_did() -> None:
