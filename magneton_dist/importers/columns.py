@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,9 +12,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from magneton_dist.importers.events import Args, Event, number
+from magneton_dist.importers.events import Args, Event, Scalar, number
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 # Categories of all generations of the profiler, in lower case.
 DEVICE = {
@@ -27,7 +29,10 @@ COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
 ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:)")
 COMMS = "record_param_comms"
 MOST_NAME = 4096  # characters of a name that are kept
+MOST_TIME_US = 4e15  # since 1970: the year 2096
 NONE = -1  # of an id that an event does not give; ids are not negative
+KINDS = ("kernel", "memcpy", "memset", "collective")
+NO_ARGS = Args()
 
 
 
@@ -37,9 +42,10 @@ class Names:
     def __init__(self) -> None:
         self._ids: dict[object, int] = {}
 
-    def __call__(self, text: object) -> int:
-        """The number of `text`."""
-        return self._ids.setdefault(text, len(self._ids))
+    def ids(self, texts: Iterable[object]) -> Ints:
+        """The numbers of `texts`."""
+        known = self._ids
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
 
     def texts(self) -> list[str]:
         """The texts in order of their numbers."""
@@ -51,44 +57,43 @@ class Names:
         return ids.replace_strict(pl.Series(range(len(texts)), dtype=pl.Int64), texts, return_dtype=pl.String)
 
 
+class Matching:
+    """Which names a pattern fits; each name is looked at once."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, ids: Ints, texts: Sequence[object]) -> Bools:
+        """For each event, by the numbers and texts of their names."""
+        distinct, first = np.unique(ids, return_index=True)
+        for number_, row in zip(distinct.tolist(), first.tolist(), strict=True):
+            if number_ not in self._known:
+                self._known[number_] = self._pattern.search(str(texts[row])) is not None
+        fits = np.array([self._known[n] for n in distinct.tolist()], np.bool_)
+        return fits[np.searchsorted(distinct, ids)]
+
+
 @dataclass
 class Rows:
-    """One kind of event: a batch as lists, earlier batches as arrays."""
+    """One kind of event; a part of each column per batch."""
 
     columns: tuple[str, ...]
-    ts: list[float] = field(default_factory=list)
-    dur: list[float] = field(default_factory=list)
-    ids: list[tuple[int, ...]] = field(default_factory=list)
-    done: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+    parts: list[tuple[Ints, ...]] = field(default_factory=list)
 
-    def add(self, ts: float, dur: float, *ids: int) -> None:
-        """One event."""
-        self.ts.append(ts)
-        self.dur.append(dur)
-        self.ids.append(ids)
-
-    def flush(self) -> None:
-        """Turn the batch into arrays."""
-        if self.ts:
-            start, end = _span_ns(self.ts, self.dur)
-            self.done.append((start, end, np.array(self.ids, np.int64).reshape(len(self.ts), -1)))
-            self.ts, self.dur, self.ids = [], [], []
+    def add(self, start: Ints, end: Ints, *columns: Ints) -> None:
+        """The events of one batch."""
+        if len(start):
+            self.parts.append((start, end, *columns))
 
     def frame(self, base_ns: int) -> pl.DataFrame:
         """All of them: start_ns, end_ns and `columns`."""
-        parts = self.done or [(np.empty(0, np.int64),) * 2 + (np.empty((0, len(self.columns)), np.int64),)]
-        start, end, ids = (np.concatenate(part) for part in zip(*parts, strict=True))
-        self.done = []
-        named = {name: ids[:, n] for n, name in enumerate(self.columns)}
-        return pl.DataFrame({"start_ns": start + base_ns, "end_ns": end + base_ns, **named})
-
-
-def _span_ns(ts: list[float], dur: list[float]) -> tuple[Ints, Ints]:
-    """Start and end in ns of times in µs; whole and broken part apart, since a double holds no ns since 1970."""
-    at = np.array(ts, np.float64)
-    whole = np.floor(at)
-    start = whole.astype(np.int64) * 1000 + np.rint((at - whole) * 1000).astype(np.int64)
-    return start, start + np.rint(np.array(dur, np.float64) * 1000).astype(np.int64)
+        names = ("start_ns", "end_ns", *self.columns)
+        empty = (np.empty(0, np.int64),) * len(names)
+        whole = [np.concatenate(column) for column in zip(empty, *self.parts, strict=True)]
+        self.parts = []
+        frame = pl.DataFrame(dict(zip(names, whole, strict=True)))
+        return frame.with_columns(pl.col("start_ns", "end_ns") + base_ns)
 
 
 @dataclass
@@ -117,79 +122,98 @@ class Columns:
     """
 
     def __init__(self) -> None:
-        self.names, self.threads = Names(), Names()
+        self.names, self.threads, self.call_stacks = Names(), Names(), Names()
         self.device = Rows(("kind", "name", "stream", "device", "correlation", "external", "comm"))
         self.launches = Rows(("correlation", "thread", "external"))
         self.ops = Rows(("name", "thread", "external", "comm", "stack"))
         self.marks = Rows(("name", "thread", "comm"))
         self.functions = Rows(("name", "thread", "python", "parent"))
-        self.call_stacks = Names()
         self.comms: list[Comm] = []
         self.lost: Counter[str] = Counter()
         self.lost_activities = 0
         self.events = 0
+        self._collective, self._annotation = Matching(COLLECTIVE_KERNEL), Matching(ANNOTATION)
 
     def add(self, events: Iterable[Event]) -> None:
         """The events of one batch."""
+        kinds: dict[str, list[Event]] = {}
         for event in events:
-            if event.ph == "X":
-                self._add(event)
-        for rows in (self.device, self.launches, self.ops, self.marks, self.functions):
-            rows.flush()
+            if event.ph == "X" and event.cat is not None:
+                kinds.setdefault(event.cat, []).append(event)
+        for category, found in kinds.items():
+            self._add(category.lower(), found)
 
-    def _add(self, event: Event) -> None:
-        category = (event.cat or "").lower()
-        on_device = DEVICE.get(category)
-        wanted = on_device or category in LAUNCHES or category in MARKED or category == "python_function"
-        if not wanted:
-            return
-        ts, dur = event.ts, event.dur if event.dur is not None else 0.0
-        if not isinstance(ts, (int, float)) or not isinstance(dur, (int, float)) or not abs(ts) + abs(dur) < 4e15:
-            return self._lose("times that are no numbers of microseconds", on_device)
-        if dur < 0:
-            return self._lose("negative durations", on_device)
-        self.events += 1
-        args = event.args or Args()
-        name = event.name if isinstance(event.name, str) else str(event.name)
-        if on_device:
-            self._add_activity(on_device, name, ts, dur, event, args)
+    def _add(self, category: str, events: list[Event]) -> None:
+        if category in DEVICE:
+            self._add_activities(DEVICE[category], events)
         elif category in LAUNCHES:
-            if (correlation := number(args.correlation)) is not None:
-                self.launches.add(ts, dur, correlation, self._thread(event), _id(args.external_id))
+            events, start, end = self._timed(events)
+            args = [e.args or NO_ARGS for e in events]
+            correlation = _ids([a.correlation for a in args])
+            self.launches.add(start, end, correlation, self._thread(events), _ids([a.external_id for a in args]))
         elif category == "python_function":
-            ids = _id(args.python_id), _id(args.python_parent)
-            self.functions.add(ts, dur, self.names(name), self._thread(event), *ids)
-        else:
-            self._add_host(category, name, ts, dur, event, args)
-        return None
+            events, start, end = self._timed(events)
+            args = [e.args or NO_ARGS for e in events]
+            name = self.names.ids([e.name for e in events])
+            ids, parents = _ids([a.python_id for a in args]), _ids([a.python_parent for a in args])
+            self.functions.add(start, end, name, self._thread(events), ids, parents)
+        elif category in MARKED:
+            self._add_host(category, events)
 
-    def _add_activity(self, kind: str, name: str, ts: float, dur: float, event: Event, args: Args) -> None:
-        comm = NONE
-        if kind == "kernel" and COLLECTIVE_KERNEL.search(name):
-            kind, comm = "collective", self._comm(args)
-        device, stream = _id(args.device), _id(args.stream)
-        ids = (
-            KINDS.index(kind), self.names(name), stream if stream != NONE else _id(event.tid),
-            device if device != NONE else _id(event.pid), _id(args.correlation), _id(args.external_id), comm,
-        )  # fmt: skip
-        self.device.add(ts, dur, *ids)
+    def _add_activities(self, kind: str, events: list[Event]) -> None:
+        found = len(events)
+        events, start, end = self._timed(events)
+        self.lost_activities += found - len(events)
+        args, names = [e.args or NO_ARGS for e in events], [e.name for e in events]
+        name = self.names.ids(names)
+        kinds, comm = np.full(len(events), KINDS.index(kind)), np.full(len(events), NONE)
+        if kind == "kernel" and events:
+            for row in np.flatnonzero(self._collective(name, names)).tolist():
+                kinds[row], comm[row] = KINDS.index("collective"), self._comm(args[row])
+        device, stream = _ids([a.device for a in args]), _ids([a.stream for a in args])
+        device = np.where(device == NONE, _ids([e.pid for e in events]), device)
+        stream = np.where(stream == NONE, _ids([e.tid for e in events]), stream)
+        correlation, external = _ids([a.correlation for a in args]), _ids([a.external_id for a in args])
+        self.device.add(start, end, kinds, name, stream, device, correlation, external, comm)
 
-    def _add_host(self, category: str, name: str, ts: float, dur: float, event: Event, args: Args) -> None:
-        annotated = ANNOTATION.match(name)
-        if annotated:
-            comm = self._comm(args) if name[:5] in ("nccl:", "gloo:") else NONE
-            self.marks.add(ts, dur, self.names(name), self._thread(event), comm)
-        elif category in OPERATORS:
-            comm = self._comm(args) if name == COMMS else NONE
-            stack = self.call_stacks(args.call_stack) if args.call_stack else NONE
-            self.ops.add(ts, dur, self.names(name), self._thread(event), _id(args.external_id), comm, stack)
+    def _add_host(self, category: str, events: list[Event]) -> None:
+        events, start, end = self._timed(events)
+        if not events:
+            return
+        args, names = [e.args or NO_ARGS for e in events], [e.name for e in events]
+        name, thread = self.names.ids(names), self._thread(events)
+        annotated = self._annotation(name, names)
+        comm = np.full(len(events), NONE)
+        for row, text in enumerate(names):
+            if text == COMMS or annotated[row]:
+                comm[row] = self._comm(args[row])
+        self.marks.add(start[annotated], end[annotated], name[annotated], thread[annotated], comm[annotated])
+        if category in OPERATORS:
+            external = _ids([a.external_id for a in args])
+            stack = np.full(len(events), NONE)
+            written = [row for row, a in enumerate(args) if a.call_stack]
+            stack[written] = self.call_stacks.ids([args[row].call_stack for row in written])
+            rest = ~annotated
+            self.ops.add(*(c[rest] for c in (start, end, name, thread, external, comm, stack)))
 
-    def _lose(self, reason: str, on_device: str | None) -> None:
-        self.lost[reason] += 1
-        self.lost_activities += on_device is not None
+    def _timed(self, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
+        """The events with sound times, their starts and ends in ns; the others are counted."""
+        ts, dur = _times([e.ts for e in events]), _times([0 if e.dur is None else e.dur for e in events])
+        sound = np.abs(ts) + np.abs(dur) < MOST_TIME_US
+        kept = sound & (dur >= 0)
+        if not kept.all():
+            self.lost["times that are no numbers of microseconds"] += int((~sound).sum())
+            self.lost["negative durations"] += int((sound & (dur < 0)).sum())
+            self.lost = +self.lost  # without the zeros
+            events, ts, dur = [events[row] for row in np.flatnonzero(kept)], ts[kept], dur[kept]
+        self.events += len(events)
+        # whole and broken part apart: a double holds no ns since 1970
+        whole = np.floor(ts)
+        start = whole.astype(np.int64) * 1000 + np.rint((ts - whole) * 1000).astype(np.int64)
+        return events, start, start + np.rint(dur * 1000).astype(np.int64)
 
-    def _thread(self, event: Event) -> int:
-        return self.threads((event.pid, event.tid))
+    def _thread(self, events: list[Event]) -> Ints:
+        return self.threads.ids([(e.pid, e.tid) for e in events])
 
     def _comm(self, args: Args) -> int:
         """Remember what `args` tell about a collective; `NONE` where that is nothing."""
@@ -209,7 +233,21 @@ class Columns:
         return len(self.comms) - 1
 
 
-KINDS = ("kernel", "memcpy", "memset", "collective")
+def _times(values: list[Scalar]) -> Floats:
+    """Times in µs; NaN where a value is none."""
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([v if isinstance(v, (int, float)) and abs(v) < 1e300 else np.nan for v in values])
+
+
+def _ids(values: list[Scalar]) -> Ints:
+    """Ids as integers; `NONE` where a value is none."""
+    try:
+        found = np.array(values, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        found = np.array([_id(v) for v in values], np.int64)
+    return np.maximum(found, NONE)
 
 
 def _id(value: object) -> int:

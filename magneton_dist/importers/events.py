@@ -8,7 +8,7 @@ import msgspec
 Scalar = int | float | str | None
 
 
-class Args(msgspec.Struct):
+class Args(msgspec.Struct, gc=False):
     """What an event says about itself."""
 
     external_id: Scalar = msgspec.field(name="External id", default=None)
@@ -34,7 +34,7 @@ class Args(msgspec.Struct):
     destination: Scalar = msgspec.field(name="Dst Rank", default=None)
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """One event; times in µs."""
 
     ph: str = ""

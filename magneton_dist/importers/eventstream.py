@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -25,13 +26,15 @@ MOST_TRIES = 64  # places inside one event that look like its end
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _ENDS = re.compile(rb"\}\s*,\s*$")
-_BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp|bind_id)"\s*:)')
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _NAME = re.compile(
     rb'("name"\s*:\s*")(.*?)("\s*(?:\}|,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp|bind_id)"\s*:))', re.DOTALL
 )
 _QUOTE = re.compile(rb'(?<!\\)"')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
+
+T = TypeVar("T")
 
 _events = msgspec.json.Decoder(list[Event])
 _event = msgspec.json.Decoder(Event)
@@ -120,7 +123,7 @@ class EventStream:
             except UnicodeDecodeError:
                 pass
             events, left = self._one_by_one(part)
-            return events, left + buffer[end:] if self._over else buffer[end:]
+            return events, buffer[len(part) - len(left) :] if left or self._over else buffer[end:]
         return [], buffer
 
     def _last(self, buffer: bytes) -> tuple[list[Event], bytes]:
@@ -136,7 +139,7 @@ class EventStream:
                 raise self._cut_off(buffer) from error
         except UnicodeDecodeError:
             pass
-        events, left = self._one_by_one(buffer)
+        events, left = self._one_by_one(buffer, last=True)
         if not self._over:
             if not buffer.rstrip().endswith((b"}", b"]")):
                 raise self._cut_off(buffer)
@@ -153,30 +156,29 @@ class EventStream:
         end = buffer.rfind(b"]", 0, _position(error) - 1) + 1
         return _events.decode(b"[" + buffer[:end]), buffer[end:]
 
-    def _one_by_one(self, part: bytes) -> tuple[list[Event], bytes]:
-        """Every event of `part` that can be read, and what follows the closing bracket if it is in there."""
+    def _one_by_one(self, part: bytes, *, last: bool = False) -> tuple[list[Event], bytes]:
+        """Every event of `part` that can be read, and what follows: the tail of the file, or an open event."""
         events: list[Event] = []
         starts = [0, *(m.end() for m in _BETWEEN.finditer(part)), len(part)]
         begin = tries = 0
         for end in starts[1:]:
             text = part[begin:end].rstrip(b", \t\r\n")
             try:
-                events.append(_event.decode(text))
+                read = _single(_event, text)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if "truncated" in str(error) and end < len(part) and tries < MOST_TRIES:
+                if "truncated" in str(error) and tries < MOST_TRIES:
                     tries += 1
-                    continue  # a place inside the event that looked like its end
-                if (tail := _closing(text, error)) is not None:
-                    self._over = True
-                    if tail[0]:
-                        events.append(_event.decode(tail[0]))
-                    return events, tail[1]
-                event, left = self._mended(text, error, begin)
-                if event is not None:
-                    events.append(event)
-                if left is not None:
-                    self._over = True
-                    return events, left
+                    if end < len(part):
+                        continue  # a place inside the event that looked like its end
+                    if not last:
+                        return events, part[begin:]
+                read = self._mended(text, error, begin)
+            event, left = read
+            if event is not None:
+                events.append(event)
+            if left is not None:
+                self._over = True
+                return events, part[end - len(left) :] if end == len(part) else left + part[end:]
             begin, tries = end, 0
         return events, b""
 
@@ -185,28 +187,27 @@ class EventStream:
         reason = _reason(error)
         if self.strict:
             inside = _position(error) if isinstance(error, msgspec.DecodeError) else 0
-            raise RecordError(
-                f"{reason}: {error}", where=self._at(begin + max(inside, 0)), do="read it without --strict"
-            ) from error
+            where, do = self._at(begin + inside), "read it without --strict"
+            raise RecordError(f"{reason}: {error}", where=where, do=do) from error
         for mend in (_valid_text, _escaped):
             text = mend(text)
             try:
-                event = _event.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as again:
-                if (tail := _closing(text, again)) is not None and tail[0]:
-                    self.mended[reason] += 1
-                    return _event.decode(tail[0]), tail[1]
+                mended = _single(_event, text)
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             self.mended[reason] += 1
-            return event, None
+            return mended
         try:
-            bare = _bare.decode(text)
+            read = _single(_bare, text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.dropped[reason] += 1
             return None, None
         self.mended["arguments of an unknown type"] += 1
+        bare, left = read
+        if bare is None:
+            return None, left
         fields = (bare.ph, bare.cat, bare.name, bare.ts, bare.dur, bare.pid, bare.tid)
-        return Event(*fields, Args()), None
+        return Event(*fields, Args()), left
 
     def _read_tail(self, rest: bytes) -> None:
         """What stands after the events."""
@@ -251,14 +252,17 @@ def _reason(error: Exception) -> str:
     return "text that is not UTF-8" if "UTF-8" in str(error) or "utf-8" in str(error) else "malformed JSON"
 
 
-def _closing(text: bytes, error: Exception) -> tuple[bytes, bytes] | None:
-    """The event before the closing bracket, and what is after it, where that is what `error` is about."""
+def _single(decoder: msgspec.json.Decoder[T], text: bytes) -> tuple[T | None, bytes | None]:
+    """The one event in `text`; where the closing bracket is in there, what is after it (None: it is not)."""
     if text.startswith(b"]"):
-        return b"", text[1:]
-    end = _position(error) - 1  # msgspec names the byte after the first one that trails
-    if "trailing" in str(error) and text[end : end + 1] == b"]":
-        return text[:end], text[end + 1 :]
-    return None
+        return None, text[1:]
+    try:
+        return decoder.decode(text), None
+    except msgspec.DecodeError as error:
+        end = _position(error) - 1  # msgspec names the byte after the first one that trails
+        if "trailing" not in str(error) or text[end : end + 1] != b"]":
+            raise
+        return decoder.decode(text[:end]), text[end + 1 :]
 
 
 def _valid_text(text: bytes) -> bytes:
