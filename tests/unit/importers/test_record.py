@@ -1,0 +1,183 @@
+"""Traces of several ranks as one record, audited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magneton_dist import traces
+from magneton_dist.commands import run as command
+from magneton_dist.errors import InputError, RecordError
+from magneton_dist.importers import record
+from magneton_dist.importers.rank_files import host_of, rank_of, rank_pattern, trace_files
+from magneton_dist.meters import load_profile
+from magneton_dist.records.store import RunRecord
+from magneton_dist.records.validation import validate
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+T0 = 1_700_000_000_000_000  # us
+
+
+@pytest.fixture
+def job(write: Any, make: Any) -> Any:
+    """Three ranks; in step k, rank r reaches the all-reduce at 100 + 50 r us, and it ends at 300 us on all."""
+
+    def written(ranks: int = 3, first_steps: tuple[int, ...] = (0, 0, 0), device: str = "NVIDIA H200") -> Path:
+        for r in range(ranks):
+            events = []
+            for k in range(first_steps[r], 3):
+                at = T0 + 1000 * k
+                start = at + 100 + 50 * r
+                events += [
+                    make.step(k, at, 1000), make.launch(10 * k + 1, at + 5),
+                    make.kernel("gemm", at + 50, 20, 10 * k + 1),
+                    make.launch(10 * k + 2, at + 60),
+                    {**make.kernel(NCCL, start, at + 300 - start, 10 * k + 2), "pid": r},
+                ]  # fmt: skip
+            for event in events:
+                if event["cat"] == "kernel":
+                    event["args"]["device"] = r
+            path = write(
+                events, f"job/rank-{r}.json.gz", distributedInfo={"rank": r, "world_size": ranks},
+                deviceProperties=[{"id": d, "name": device} for d in range(ranks)],
+            )  # fmt: skip
+        return path.parent
+
+    return written
+
+
+def test_waits_states_and_joules_of_three_ranks(job: Any, tmp_path: Path) -> None:
+    outcome = traces.audit_traces([job()], tmp_path / "runs")
+    result = outcome.audit.variants["trace"]
+    assert (outcome.audit.missing, outcome.audit.energy_kind) == ([], "modelled")
+    assert "H200" in outcome.audit.energy_source
+    watts = load_profile("h200").nominal()
+    for r, rank in enumerate(result.ranks):
+        us = {key: round(share.s * 1e6, 3) for key, share in rank.states.items()}
+        waits = {"working/wait": 3.0 * (100 - 50 * r)} if r < 2 else {}
+        idle = 3000 - 3 * (20 + 200 - 50 * r)
+        assert us == waits | {"working/compute": 60, "working/transfer": 300, "working/idle": idle}
+        keys = {"working/idle": "context_idle"}
+        joules = sum(s * 1e-6 * watts[keys.get(state, state.partition("/")[2])] for state, s in us.items())
+        assert rank.energy_j == pytest.approx(joules)
+    run = RunRecord(outcome.folder / "trace" / "0")
+    assert [line for line in validate(run) if "group is null" not in line and "bytes is null" not in line] == []
+
+
+def test_ranks_are_aligned_by_their_steps(job: Any, tmp_path: Path) -> None:
+    # rank 1's profiler began a step later: its n-th all-reduce is the others' n+1-th
+    outcome = traces.audit_traces([job(first_steps=(0, 1, 0))], tmp_path / "runs")
+    run = RunRecord(outcome.folder / "trace" / "0")
+    assert [tables.steps["step"].to_list() for tables in run.ranks.values()] == [[1, 2]] * 3
+    assert [tables.collectives["call_id"].to_list() for tables in run.ranks.values()] == [[0, 1]] * 3
+    waits = [rank.states["working/wait"].s * 1e6 for rank in outcome.audit.variants["trace"].ranks[:2]]
+    assert waits == pytest.approx([200, 100])
+    assert any("1 step(s) that other ranks' traces lack are left out" in note for note in outcome.audit.notes)
+
+
+def test_a_broken_rank_is_named_and_the_others_are_kept(job: Any, tmp_path: Path) -> None:
+    folder = job()
+    broken = folder / "rank-1.json.gz"
+    broken.write_bytes(broken.read_bytes()[:200])
+    outcome = traces.audit_traces([folder], tmp_path / "runs")
+    assert any(str(broken) in line and "cut off at byte 200" in line for line in outcome.audit.missing)
+    assert "rank 1: no record" in outcome.audit.missing
+    assert [rank.rank for rank in outcome.audit.variants["trace"].ranks] == [0, 2]
+    assert any("no wait for 6 of 6 calls: 2 of 3 ranks" in note for note in outcome.audit.notes)
+
+
+def test_a_rank_twice_and_a_file_of_another_run(job: Any, write: Any, make: Any, tmp_path: Path) -> None:
+    folder = job()
+    (folder / "zz-copy.json.gz").write_bytes((folder / "rank-0.json.gz").read_bytes())
+    write([make.kernel("k", T0 + 3_600_000_000, 5)], "job/rank-7.json")
+    outcome = traces.audit_traces([folder], tmp_path / "runs")
+    assert any("zz-copy" in line and "is of rank 0" in line for line in outcome.audit.missing)
+    assert any("rank-7" in line and "not the same run" in line for line in outcome.audit.missing)
+
+
+def test_no_trace_at_all(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a.json").write_text('{"schema": "1", "nodes": []}')
+    with pytest.raises(RecordError, match=r"no trace could be read: .*a\.json: is a PyTorch execution trace"):
+        traces.audit_traces([tmp_path / "t"], tmp_path / "runs")
+    assert not any((tmp_path / "runs").iterdir())
+
+
+def test_devices_without_published_watts_are_unmeasured(job: Any, tmp_path: Path) -> None:
+    folder = job(device="NVIDIA A100-SXM4-80GB")
+    outcome = traces.audit_traces([folder], tmp_path / "runs")
+    assert outcome.audit.energy_kind == "unmeasured"
+    assert [rank.energy_j for rank in outcome.audit.variants["trace"].ranks] == [None] * 3
+    modelled = traces.audit_traces([folder], tmp_path / "runs", profile=load_profile("h200"))
+    assert modelled.audit.energy_kind == "modelled"
+    assert "H200" in modelled.audit.energy_source
+    assert "A100" in modelled.audit.energy_source
+    assert outcome.folder != modelled.folder
+
+
+def test_processes_read_what_one_process_reads(job: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    folder = job()
+    one = traces.audit_traces([folder], tmp_path / "one")
+    monkeypatch.setattr(record, "WORTH_PROCESSES", 0)
+    many = traces.audit_traces([folder], tmp_path / "many")
+    for rank in range(3):
+        a, b = (RunRecord(o.folder / "trace" / "0").ranks[rank] for o in (one, many))
+        for name in ("activities", "collectives", "steps", "ops", "stacks"):
+            assert a.table(name).equals(b.table(name)), name
+
+
+def test_the_command_writes_a_record_it_reads_again(job: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = job()
+    assert command(["audit", str(folder), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    (made,) = (tmp_path / "runs").iterdir()
+    assert (made / "report.html").is_file()
+    assert command(["audit", str(made), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["variants"] == first["variants"]
+    glob = str(folder / "rank-*.json.gz")
+    assert command(["audit", glob, "--rank-regex", r"rank-(\d)", "--out", "o", "--quiet"]) == 0
+    assert command(["audit", str(folder / "gone")]) == 2
+    assert "no such record, trace, folder or glob" in capsys.readouterr().err
+
+
+def test_ranks_by_pattern_content_and_name() -> None:
+    path = Path("a/worker7_rank12.json")
+    assert rank_of(path, 3, rank_pattern(r"worker(\d+)")) == 7
+    assert rank_of(path, 3, rank_pattern(r"host(\d+)")) is None
+    assert rank_of(path, 3, None) == 3
+    assert rank_of(path, None, None) == 12
+    assert rank_of(Path("a.json"), None, None) is None
+    for wrong in ("(", "rank"):
+        with pytest.raises(InputError):
+            rank_pattern(wrong)
+
+
+def test_hosts_by_file_name_and_device() -> None:
+    assert host_of(Path("node3_4711.1700000000.pt.trace.json.gz"), 9, "cuda:1") == "node3"
+    assert {host_of(Path("x"), rank, f"cuda:{rank % 8}") for rank in range(16)} == {"host of rank 0", "host of rank 8"}
+    assert host_of(Path("x"), 3, "cuda:0") == "host of rank 3"
+
+
+def test_folders_do_not_bring_those_within(tmp_path: Path) -> None:
+    (tmp_path / "et").mkdir()
+    for name in ("rank-1.json", "rank-0.json.gz", "notes.txt", "et/rank-0.json"):
+        (tmp_path / name).write_text("x")
+    assert [p.name for p in trace_files([tmp_path])] == ["rank-0.json.gz", "rank-1.json"]
+    both = trace_files([tmp_path / "rank-1.json", str(tmp_path / "rank-*")])
+    assert [p.name for p in both] == ["rank-1.json", "rank-0.json.gz"]
+
+
+def test_calls_whose_group_is_unknown_need_ends_that_agree(write: Any, make: Any, tmp_path: Path) -> None:
+    for r in range(2):
+        calls = [(T0 + 1000 * n + 100 * r, 500 + (200 * r if n == 2 else -100 * r)) for n in range(4)]
+        events = [{**make.kernel(NCCL, t, dur), "pid": r} for t, dur in calls]
+        for event in events:
+            event["args"]["device"] = r
+        write(events, f"two/rank-{r}.json", distributedInfo={"rank": r, "world_size": 2})
+    outcome = traces.audit_traces([tmp_path / "two"], tmp_path / "runs")
+    assert any("no wait for 2 of 8 calls: its group is not recorded" in note for note in outcome.audit.notes)
+    assert outcome.audit.variants["trace"].ranks[0].states["working/wait"].s == pytest.approx(300e-6)
