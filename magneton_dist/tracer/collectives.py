@@ -27,7 +27,7 @@ from magneton_dist.tracer.stamps import Stamps
 from magneton_dist.tracer.steps import Steps
 
 _COLUMN = {name: index for index, name in enumerate(FIELDS["collective"], start=1)}
-_CALL, _SEQ, _OP, _ZERO = (_COLUMN[name] for name in ("call_id", "seq", "op", "zero_payload"))
+_CALL, _OP, _ZERO = (_COLUMN[name] for name in ("call_id", "op", "zero_payload"))
 _ISSUE, _START, _END = (_COLUMN[name] for name in ("issue_ns", "start_ns", "end_ns"))
 
 # operator -> index of the argument with what this rank contributes
@@ -55,30 +55,22 @@ _QUIESCE_S = 0.5
 _CALLBACK_DEATH_S = 0.01
 
 Row = list[Any]
-_Call = tuple[Row, "_Group", "DeviceCall | None"]
+_Call = tuple[Row, "DeviceCall | None"]
 
 
 class _Group:
     """A process group as the rows name it."""
 
-    __slots__ = ("_counted", "_seq", "name", "rank", "size")
+    __slots__ = ("count", "name", "rank", "size")
 
     def __init__(self, group: Any, name: str) -> None:
         self.name = name
         self.rank: int = group.rank()
         self.size: int = group.size()
-        # Gloo's own numbers advance with point-to-point calls, too, on two ranks only: count here instead.
-        self._counted = "gloo" in group.name().lower()
-        self._seq = 0
-
-    def next_seq(self, boxed: Any) -> int | None:
-        """Sequence number of the collective that was just issued, counted from 1."""
-        if self._counted:
-            self._seq += 1
-            return self._seq
-        group: Any = dist.ProcessGroup.unbox(boxed)
-        number: int = group._get_sequence_number_for_group()
-        return number
+        # Collectives so far. The backends' own numbers cannot be compared between ranks: gloo's advance with
+        # point-to-point calls on two ranks only, NCCL's stand still in a coalesced batch, and a group may have
+        # both backends.
+        self.count = 0
 
 
 class _DtypeNames(dict[torch.dtype, str]):
@@ -122,7 +114,7 @@ class Collectives:
         self._waited: dict[int, tuple[Any, Row]] = {}  # by id: the work, or a weak reference, and its row
         self._dtypes = _DtypeNames()
         self._library: torch.library.Library | None = None
-        spool.before_flush.append(self._report_in_flight)
+        spool.before_flush.append(self._before_flush)
 
     def install(self) -> None:
         """Register the kernels and follow `Work.wait`."""
@@ -213,8 +205,11 @@ class Collectives:
             stack = self._stacks.of(caller)
             source = origin.said() or stack.origin(_graph_task() != -1)
             call_id = next(self._call_ids)
+            seq = None
+            if not operator.point_to_point:
+                seq = group.count = group.count + 1
             row: Row = [
-                "collective", call_id, group.name, group.size, group.rank, None, operator.name,
+                "collective", call_id, group.name, group.size, group.rank, seq, operator.name,
                 source, sum([tensor.nbytes for tensor in carried]), self._dtypes[carried[0].dtype] if carried else None,
                 payload.is_zero(carried) if operator.reducing and on_cpu else None,
                 None if operator.root_at is None else args[operator.root_at],
@@ -229,7 +224,7 @@ class Collectives:
                     return None
             row[_ISSUE] = row[_START] = self._stamps.stamp()
             self._in_flight[call_id] = row
-            return row, group, on_device
+            return row, on_device
         except Exception as error:
             self._spool.fault("collectives issue", error)
             return None
@@ -243,18 +238,15 @@ class Collectives:
     def _on_device(self) -> DeviceTimes:
         if self._devices is None:
             self._devices = DeviceTimes(self._spool, self._ended_on_device)
-            self._spool.before_flush.insert(0, self._devices.resolve)
         return self._devices
 
     # --- completion ---
 
     def _returned(
-        self, operator: _Operator, args: Any, row: Row, group: _Group, on_device: DeviceCall | None, out: Any
+        self, operator: _Operator, args: Any, row: Row, on_device: DeviceCall | None, out: Any
     ) -> None:
-        """Note the sequence number and arrange to hear of the end."""
+        """Arrange to hear of the end."""
         try:
-            if not operator.point_to_point:
-                row[_SEQ] = group.next_seq(args[operator.group_at])
             work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
             if on_device is not None and not asynchronous:
@@ -324,12 +316,14 @@ class Collectives:
         self._reported.discard(row[_CALL])
         self._spool.append(row)
 
-    def _report_in_flight(self) -> None:
-        """Before a segment closes: calls in flight get a row without an end, once."""
+    def _before_flush(self) -> None:
+        """Calls in flight get a row without an end, once; one that ends meanwhile has its row after that."""
+        if self._devices is not None:
+            self._devices.resolve()
         for call_id, row in list(self._in_flight.items()):
             if call_id not in self._reported:
                 self._reported.add(call_id)
-                self._spool.put(*row)
+                self._spool.put_first(row[:])
         for work_id, (work, row) in list(self._waited.items()):
             if not isinstance(work, weakref.ref):
                 # By now the caller holds the work; holding it longer would hold its tensors, too.

@@ -129,7 +129,8 @@ class Session:
         if torch.version.cuda is None:
             device = "cpu"
         elif torch.cuda.is_initialized():
-            device = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+            properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+            device = f"GPU-{getattr(properties, 'uuid', 'unknown')}"
         elif last_try:
             device = "cpu"
         if not self._device_known:

@@ -39,6 +39,7 @@ class Spool:
         self._rows: list[Sequence[object]] = []
         # The short way for hot paths: a whole row, kind first, that nobody changes any more.
         self.append = self._rows.append
+        self._first: list[Sequence[object]] = []
         self._faults: set[str] = set()
         self._segment = 0
         self._writing = threading.RLock()
@@ -50,6 +51,10 @@ class Spool:
         """Append a row, kind first. From any thread, about 0.1 µs; never blocks, never raises."""
         if self.live:
             self.append(row)
+
+    def put_first(self, row: Sequence[object]) -> None:
+        """In `before_flush`: put a row before all that are not written yet."""
+        self._first.append(row)
 
     def fault(self, where: str, error: BaseException | str) -> None:
         """Say, once per `where`, what the tracer could not do or left out."""
@@ -72,8 +77,10 @@ class Spool:
         try:
             for prepare in self.before_flush:
                 self.guard("spool", prepare)
-            rows = self._rows[:]
-            del self._rows[: len(rows)]  # others only append: what came meanwhile stays
+            put = self._rows[:]
+            del self._rows[: len(put)]  # others only append: what came meanwhile stays
+            rows = [*self._first, *put]
+            self._first.clear()
             try:
                 self._write(rows)
             except OSError as error:
@@ -89,12 +96,12 @@ class Spool:
         if self.live:
             self._thinning.closing = True
             self.flush()
-            self.darken()
+            self.live = False
+            self._closed.set()
 
     def darken(self) -> None:
-        """Take no more rows and write nothing more: what a forked child must do."""
+        """Be that of a forked child: no thread is left, and any lock may be held for ever."""
         self.live = False
-        self._closed.set()
 
     def _run(self) -> None:
         while not self._closed.wait(PERIOD_S):

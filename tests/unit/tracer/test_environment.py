@@ -38,7 +38,9 @@ def test_what_is_launched_is_what_is_read(spool: Path):
     settings = read_settings(launch_environment({}, str(spool), "secret", capture))
     assert settings is not None
     assert settings.spool == str(spool)
-    assert settings.capture == Capture(1, 2, "none", 8, 5, 0)
+    assert settings.capture == Capture(
+        warmup_steps=1, graph_steps=2, stacks="none", max_mb=8, stop_after_steps=5, seed=0
+    )
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ def test_a_source_that_fails_does_not_stop_the_rows(tmp_path: Path):
     assert any(row[0] == "fault" for row in rows)
 
 
+def test_what_comes_before_a_flush_stands_before_what_was_put(tmp_path: Path):
+    spool = Spool(str(tmp_path), 1e9)
+    spool.before_flush.append(lambda: spool.put_first(("mark", "in flight", 0, None)))
+    spool.put("mark", "finished", 1, None)
+    spool.close()
+    assert [row[1] for row in read(tmp_path)] == ["in flight", "finished"]
+
+
 def test_in_the_dark_nothing_is_written(tmp_path: Path):
     spool = Spool(str(tmp_path), 1e9)
     spool.put("mark", "parent's", 1, None)
