@@ -36,8 +36,10 @@ def calibrate(
     save_profile(profile, output)
     for key, watts in profile.watts.items():
         typer.echo(f"{key:14}{watts.nominal:8.1f} W   {watts.source}")
-    if profile.sensor is not None:
-        sensor = profile.sensor
+    sensor = profile.sensor
+    if sensor is None:
+        typer.echo("sensor readings are means since the one before: nothing to tell apart")
+    else:
         typer.echo(
             f"sensor updates every {1e3 * sensor.period_s:.0f} ms, averages over {1e3 * sensor.window_s:.0f} ms, "
             f"lags {1e3 * sensor.lag_s:.0f} ms"

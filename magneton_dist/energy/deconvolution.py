@@ -28,6 +28,7 @@ MIN_VARIATION = 0.05
 # An answer is given when this share of the device's total is three standard errors away, for every state.
 TOLERANCE = 0.02
 MIN_READINGS = 30
+STAMPED = 0.8  # share of readings that differ from the one before, above it the sensor tells when it updates
 LAGS_S = tuple(np.arange(0.0, 0.16, 0.01).tolist())
 
 Whitening = Callable[[Floats], Floats]
@@ -131,9 +132,11 @@ def told_apart(
     if plain.total_j is None or not plain.states:
         return plain
     named = states.select("start_ns", "end_ns", state=pl.concat_str(["phase", "activity"], separator="/"))
-    refused = "other ranks' states are mixed into the readings of a shared device"
-    if share == 1.0:
-        found = deconvolve(power, named, sensor, lag_known=True)
+    updates, refused = _updates(power, sensor)
+    if share != 1.0:
+        refused = "other ranks' states are mixed into the readings of a shared device"
+    if not refused:
+        found = deconvolve(updates, named, sensor, lag_known=True)
         refused = found.refused
     if refused:
         return replace(plain, notes=(*plain.notes, f"joules of states are blurred by the sensor: {refused}"))
@@ -147,6 +150,25 @@ def told_apart(
     )
     note = f"states told apart through the sensor's {1e3 * sensor.window_s:g} ms windows, 95 % intervals: {widths}"
     return replace(plain, states=shares, residual_j=plain.total_j - known_j, notes=(*plain.notes, note))
+
+
+def _updates(power: pl.DataFrame, sensor: Sensor) -> tuple[pl.DataFrame, str]:
+    """One row per update of the sensor, at the time it came; or why that is not to be had.
+
+    A sensor without timestamps repeats itself until it updates, some time before the poll that shows it.
+    """
+    names = power["sensor"].unique().to_list()
+    if sensor.name and names != [sensor.name]:
+        return power, f"the profile is of the sensor {sensor.name}, the readings are of {', '.join(names)}"
+    power = power.sort("t_ns")
+    updates = power.filter((pl.col("watts") != pl.col("watts").shift(1)).fill_null(True))
+    if len(updates) > STAMPED * len(power):
+        return power, ""
+    poll_s = float(np.median(np.diff(power["t_ns"].to_numpy()))) / 1e9
+    if poll_s > sensor.window_s / 5:
+        wanted = f"set energy.period_ms to {1e3 * sensor.window_s / 5:.0f}"
+        return power, f"polled every {1e3 * poll_s:.0f} ms, it is not known when the sensor updated: {wanted}"
+    return updates.with_columns(t_ns=pl.col("t_ns") - round(poll_s / 2 * 1e9)), ""
 
 
 def _labels(states: pl.DataFrame) -> tuple[list[str], Floats, Floats, int]:

@@ -165,5 +165,7 @@ def _profile(meter: Meter, sampler: Sampler, sensor: Sensor, seen: dict[str, Wat
         cautions.append(f"Throttled meanwhile: {', '.join(sampler.throttled)}.")
     if sampler.shared:
         cautions.append(f"Not alone: {sampler.shared}.")
+    # readings that are means since the one before have no window to undo
+    named = sensor.model_copy(update={"name": meter.sensor}) if meter.window_ns else None
     device = f"{meter.device}, {meter.source}"
-    return Profile(name="measured", device=device, caution=" ".join(cautions), watts=watts, sensor=sensor)
+    return Profile(name="measured", device=device, caution=" ".join(cautions), watts=watts, sensor=named)

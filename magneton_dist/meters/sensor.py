@@ -23,6 +23,7 @@ class Sensor(BaseModel):
     """A declared sensor.
 
     Attributes:
+        name: in the power table (``nvml-instant``); empty: whichever is there.
         period_s: time between two updates, s.
         window_s: time that a reading averages over, s.
         lag_s: age of the window's end when the reading appears, s.
@@ -32,6 +33,7 @@ class Sensor(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    name: str = ""
     period_s: float = Field(gt=0)
     window_s: float = Field(gt=0)
     lag_s: float = Field(default=0.0, ge=0)

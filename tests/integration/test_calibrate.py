@@ -67,6 +67,7 @@ def test_a_device_is_measured_through_its_meter_and_the_profile_is_kept(tmp_path
     assert f"{NO_BOOST}=1" in profile.watts["context_idle"].source
     assert watts["wait"] == pytest.approx(130, abs=2)
     assert watts["compute"] == pytest.approx(600, rel=0.02)
+    assert profile.sensor.name == "simulated"
     assert profile.sensor.period_s == pytest.approx(0.02, abs=0.002)
     assert profile.sensor.lag_s == pytest.approx(0.03, abs=0.005)
     assert profile.sensor.window_s == pytest.approx(0.01, abs=0.005)

@@ -116,7 +116,7 @@ def test_waiting_watts_come_from_the_profile_given(run: Path) -> None:
 def test_a_measured_rank_is_told_apart_by_the_sensor_of_its_profile(run: Path) -> None:
     # computing, until 20 s, draws 500 W, what follows 100 W; readings come half a second late
     t_ns = [t * S // 10 for t in range(100, 301)]
-    watts = [500.0 if t <= 20.5 * S else 100.0 for t in t_ns]
+    watts = [(500.0 if t <= 20.5 * S else 100.0) + t // (S // 10) % 2 / 1e6 for t in t_ns]  # no two are equal
     readings = {"device": "cpu", "t_ns": t_ns, "watts": watts, "sensor": "rapl", "window_ns": 100_000_000}
     write_rank(run, 0, {"power": pl.DataFrame(readings, schema=POWER.schema)})
     measured = RankRun(0, 0, "node", meter=MeterUsed("rapl", "measured", "RAPL", "cpu"))

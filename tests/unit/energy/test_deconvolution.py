@@ -162,6 +162,33 @@ def test_an_account_that_cannot_be_told_apart_stays_and_says_why():
     assert "shared device" in told.notes[-1]
 
 
+@pytest.mark.parametrize(("poll_s", "answered"), [(0.002, True), (0.05, False)])
+def test_a_sensor_without_timestamps_must_be_polled_faster_than_its_window(poll_s, answered):
+    run, sensor = Run(seed=8, step_s=0.2), PUBLISHED["100/100 ms"]
+    updates = simulated_power(sensor, run.trace, noise_w=2.0)
+    polls = pl.DataFrame({"t_ns": np.arange(updates["t_ns"][0], updates["t_ns"][-1], round(poll_s * 1e9))})
+    power = polls.join_asof(updates.rename({"t_ns": "came_ns"}), left_on="t_ns", right_on="came_ns")
+    states = run.states.select("start_ns", "end_ns", phase=pl.lit("working"), activity="state")
+    plain = attribute(power, states)
+    told = told_apart(plain, power, states, sensor)
+    if answered:
+        assert told.states["working/wait"].j == pytest.approx(run.truth["wait"], abs=0.02 * run.total)
+    else:
+        assert told.states == plain.states
+        assert "set energy.period_ms to 20" in told.notes[-1]
+
+
+def test_a_profile_of_another_sensor_is_not_used():
+    run, sensor = Run(seed=8, step_s=0.2), PUBLISHED["100/100 ms"]
+    other = sensor.model_copy(update={"name": "nvml-instant"})
+    power = simulated_power(sensor, run.trace)
+    states = run.states.select("start_ns", "end_ns", phase=pl.lit("working"), activity="state")
+    plain = attribute(power, states)
+    told = told_apart(plain, power, states, other)
+    assert told.states == plain.states
+    assert "the readings are of simulated" in told.notes[-1]
+
+
 def test_an_unmeasured_account_stays_unmeasured():
     run = Run(seed=8, step_s=0.2)
     nothing = pl.DataFrame(schema={"t_ns": pl.Int64, "watts": pl.Float64, "window_ns": pl.Int64})
