@@ -5,18 +5,27 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+import polars as pl
+
 from magneton_dist import audits
 from magneton_dist.config import Compare
+from magneton_dist.errors import RecordError
 from magneton_dist.importers.rank_files import rank_pattern, trace_files
 from magneton_dist.importers.record import VARIANT, import_traces
+from magneton_dist.importers.straggler import is_timeline, read_timeline
+from magneton_dist.importers.workers import write_workers
 from magneton_dist.meters import Profile, load_profile
 from magneton_dist.meters.profile import PROFILES
 from magneton_dist.pipeline import MODELLED
 from magneton_dist.records.manifest import MeterUsed
+from magneton_dist.timeline.replay import Replay
 
+SHOWN_STEPS = 4  # of a timeline that say which worker or operation is slow
 MODELS = re.compile(r"\b(H200|H100|A100|V100|B200|MI300)", re.IGNORECASE)
 
 
@@ -51,18 +60,44 @@ def audit_traces(
     def meter_of(device: str | None) -> MeterUsed:
         return meter_for(device, profile)
 
+    timelines = [path for path in files if is_timeline(path)]
+    notes: list[str] = []
     try:
-        import_traces(
-            files, folder / VARIANT / "0", name=name, started=now.isoformat(timespec="seconds"), meter_of=meter_of,
-            pattern=pattern, strict=strict, on_file=lambda done: on_file(done, len(files)),
-        )  # fmt: skip
+        if timelines:
+            notes = _import_timeline(timelines, folder / VARIANT / "0", name, now, meter_of(None))
+        else:
+            import_traces(
+                files, folder / VARIANT / "0", name=name, started=now.isoformat(timespec="seconds"),
+                meter_of=meter_of, pattern=pattern, strict=strict, on_file=lambda done: on_file(done, len(files)),
+            )  # fmt: skip
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     audits.Settings(
         name=name, started=now.isoformat(timespec="seconds"), baseline=VARIANT, compare=Compare(), profile=profile
     ).write(folder)
-    return audits.audit(folder)
+    outcome = audits.audit(folder)
+    audit = msgspec.structs.replace(outcome.audit, notes=[*notes, *outcome.audit.notes])
+    return replace(outcome, audit=audit)
+
+
+def _import_timeline(timelines: list[Path], run: Path, name: str, now: datetime, meter: MeterUsed) -> list[str]:
+    """Write the record of a timeline of operations; what stragglers cost the job, in words."""
+    path = timelines[0]
+    if len(timelines) > 1:
+        what = f"is the timeline of one job, and {timelines[1].name} that of another"
+        raise RecordError(what, where=str(path), do="give one of them")
+    operations, dropped = read_timeline(path)
+    write_workers(operations, run, name=name, started=now.isoformat(timespec="seconds"), meter=meter)
+    replay = Replay(operations)
+    some = range(0, replay.steps, max(1, replay.steps // SHOWN_STEPS))
+    notes = [f"{path.name}: dropped {dropped} operation(s) with negative durations"] if dropped else []
+    notes.append(f"steps take {replay.slowdown():.3f} times what they would were no worker slower than the mean")
+    for column, what in (("dp", "data-parallel rank"), ("stage", "pipeline stage"), ("op", "operation")):
+        alone = {v: replay.slowdown(pl.col(column) == v, some) for v in operations[column].unique().sort()}
+        worst = max(alone, key=lambda v: alone[v])
+        notes.append(f"slow {what} {worst} alone makes them take {alone[worst]:.3f} times that (by {len(some)} steps)")
+    return notes
 
 
 def _new_folder(wanted: Path) -> Path:

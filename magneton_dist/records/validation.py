@@ -17,7 +17,8 @@ from magneton_dist.records.store import RankRecord, RunRecord
 REQUIRED: dict[str, list[str]] = {
     "steps": ["step", "start_ns", "end_ns", "kind"],
     "stamps": ["t_ns", "cpu_ns", "delay_ns"],
-    "collectives": ["call_id", "group", "group_size", "op", "origin", "bytes", "issue_ns", "start_ns"],
+    # a trace may name neither the group nor the size
+    "collectives": ["call_id", "group_size", "op", "origin", "issue_ns", "start_ns"],
     "collective_sums": ["group", "op", "origin", "count", "bytes", "duration_ns"],
     "ops": ["op_id", "step", "name", "phase", "inputs", "outputs", "arguments"],
     "values": ["value_id", "storage", "version", "shape", "stride", "dtype", "device", "bytes", "role"],

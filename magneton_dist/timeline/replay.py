@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -81,8 +82,12 @@ class Replay:
         """
         keep = None if slow is None else self.operations.select(slow.fill_null(False)).to_series().to_numpy()
         durations = self.durations_s if keep is None else np.where(keep, self.durations_s, self.ideal_s)
-        ideal = self.step_seconds(self.ideal_s, steps).mean()
-        return float(self.step_seconds(durations, steps).mean() / ideal)
+        chosen = slice(None) if steps is None else list(steps)
+        return float(self.step_seconds(durations, steps).mean() / self._ideal_steps_s[chosen].mean())
+
+    @cached_property
+    def _ideal_steps_s(self) -> Floats:
+        return self.step_seconds(self.ideal_s)
 
     def _durations(self) -> Floats:
         together = pl.col("start_ns").max().over("step", "call")

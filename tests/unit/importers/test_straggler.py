@@ -1,0 +1,111 @@
+"""Two real jobs' timelines, against the slowdowns and culprits that their authors found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from magneton_dist.errors import RecordError
+from magneton_dist.importers.straggler import is_timeline, read_timeline
+from magneton_dist.records.store import RunRecord
+from magneton_dist.records.validation import validate
+from magneton_dist.timeline.replay import Replay
+from magneton_dist.traces import audit_traces
+
+
+@pytest.fixture(scope="module", params=["AR", "SE"])
+def job(request: Any, traces: Path) -> tuple[str, dict[str, Any], Replay, int]:
+    folder = traces / "bytedance-straggler"
+    answer = json.loads((folder / f"result-{request.param}.json").read_text())
+    operations, dropped = read_timeline(folder / f"timeline-{request.param}.json.gz")
+    # the authors leave out two of SE's steps
+    kept = operations.filter(pl.col("step").is_in([int(step) for step in answer["step_t_nodelay"]]))
+    return request.param, answer, Replay(kept), dropped
+
+
+def test_slowdown_is_the_authors(job: Any) -> None:
+    name, answer, replay, dropped = job
+    assert replay.slowdown() == pytest.approx({"AR": 1.973, "SE": 1.537}[name], rel=0.02)
+    assert replay.slowdown() == pytest.approx(answer["blocking_slowdown"], rel=0.005)
+    assert dropped == {"AR": 0, "SE": 8}[name]
+
+
+def test_every_step_takes_what_the_authors_simulate(job: Any) -> None:
+    _, answer, replay, _ = job
+    steps = replay.operations["step"].unique().sort().to_list()
+    theirs = [answer["step_t_nodelay"][str(step)] for step in steps]
+    assert replay.step_seconds(replay.durations_s).tolist() == pytest.approx(theirs, rel=0.01)
+    assert replay.step_seconds(replay.ideal_s, [0])[0] == pytest.approx(answer["step_t_noblk"][str(steps[0])], rel=0.01)
+
+
+def test_culprits_are_the_authors(job: Any) -> None:
+    name, answer, replay, _ = job
+    some = range(0, replay.steps, 5)
+    stages = {s: replay.slowdown(pl.col("stage") == s, some) for s in replay.operations["stage"].unique()}
+    theirs = answer["blocking_decompose_by_stage"]
+    assert max(stages, key=stages.__getitem__) == int(max(theirs, key=theirs.__getitem__))
+    assert stages == pytest.approx({int(s): v for s, v in theirs.items()}, rel=0.04)
+    backward, forward = (replay.slowdown(pl.col("op") == f"{way}-compute", some) for way in ("backward", "forward"))
+    kinds = answer["blocking_decompose_by_optype"]
+    assert (backward, forward) == pytest.approx((kinds["backward-compute"], kinds["forward-compute"]), rel=0.04)
+    if name == "AR":
+        first, second = (replay.slowdown(pl.col("dp") == dp, some) for dp in (0, 1))
+        assert (first, second) == pytest.approx((1.973, 1.011), rel=0.02)
+
+
+def test_which_files_are_timelines(traces: Path, tmp_path: Path) -> None:
+    assert is_timeline(traces / "bytedance-straggler" / "timeline-AR.json.gz")
+    assert not is_timeline(traces / "param-dlrm-8xV100" / "rank-0.json.gz")
+    broken = tmp_path / "t.json"
+    broken.write_text('[{"ph": "X", "pid": 0')
+    with pytest.raises(RecordError, match=r"t\.json: is no timeline of operations"):
+        read_timeline(broken)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Two stages, two data-parallel ranks, one micro-batch; stage 1 of dp 1 computes 3 s instead of 1 s."""
+    events: list[dict[str, Any]] = []
+
+    def op(dp: int, stage: int, name: str, start: float, end: float, number: int = 0) -> None:
+        args = {"step": 5, "model_chunk": 0, "mb_id": number, "seq_id": number}
+        row = {"name": name, "pid": dp, "tid": 10 * stage, "ts": start * 1e6, "dur": (end - start) * 1e6, "ph": "X"}
+        events.append({**row, "args": args})
+
+    for dp in (0, 1):
+        for stage in (0, 1):
+            named = {"name": f"PP rank {stage}, TP rank 0, compute"}
+            thread = {"name": "thread_name", "ph": "M", "pid": dp, "tid": 10 * stage, "args": named}
+            events.append(thread)
+        done = 5 if dp else 3
+        op(dp, 0, "forward-compute", 0, 1)
+        op(dp, 0, "forward-send", 1, 2)
+        op(dp, 1, "forward-recv", 0, 2)
+        op(dp, 1, "backward-compute", 2, done)
+        op(dp, 1, "grads-reduce-scatter", done, 6)
+    path = tmp_path / "timeline.json"
+    path.write_text(json.dumps([e for e in events if e["ph"] == "X"] + [e for e in events if e["ph"] == "M"]))
+    return path
+
+
+def test_a_timeline_is_audited_with_waits_and_slowdown(small: Path, tmp_path: Path) -> None:
+    outcome = audit_traces([small], tmp_path / "runs")
+    states = [rank.states for rank in outcome.audit.variants["trace"].ranks]  # stage 0 dp 0, dp 1, stage 1 dp 0, dp 1
+    seconds = [{k.partition("/")[2]: s.s for k, s in of_rank.items()} for of_rank in states]
+    assert [s.get("compute") for s in seconds] == [1, 1, 1, 3]
+    # both receivers wait 1 s for their sender; dp 0 waits 2 s more for dp 1
+    assert [s.get("wait", 0) for s in seconds] == [0, 0, 3, 1]
+    # 6 s, against 1 + 1 + 2 + 1 s were both backward passes as long as their mean
+    assert "steps take 1.200 times what they would were no worker slower than the mean" in outcome.audit.notes
+    assert any(note.startswith("slow data-parallel rank 1 alone") for note in outcome.audit.notes)
+    assert validate(RunRecord(outcome.folder / "trace" / "0")) == []
+
+
+def test_two_jobs_are_refused(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_bytes(small.read_bytes())
+    with pytest.raises(RecordError, match="is the timeline of one job"):
+        audit_traces([small, tmp_path / "other.json"], tmp_path / "runs")
