@@ -108,11 +108,13 @@ class Collectives:
         self._in_flight: dict[int, Row] = {}
         self._reported: set[int] = set()  # calls that have a row without an end
         self._callbacks: set[int] = set()  # calls whose future holds a Python function of ours
-        self._called_back = False
+        self._called_back_s = 0.0  # when the last callback ran
         self._backend_threads: set[int] = set()
         self._without_future: set[str] = set()
-        self._waited: dict[int, tuple[Any, Row]] = {}  # by id: the work, or a weak reference, and its row
+        # by the id of the work: [itself or a weak reference to it, its row, its device call]
+        self._waited: dict[int, list[Any]] = {}
         self._dtypes = _DtypeNames()
+        self._main_thread = threading.main_thread().ident or 0
         self._library: torch.library.Library | None = None
         spool.before_flush.append(self._before_flush)
 
@@ -155,12 +157,10 @@ class Collectives:
 
     def quiesce(self) -> None:
         """Wait until no future holds a callback of ours: one left at the end aborts the process."""
-        if not self._called_back:
-            return
         deadline = time.monotonic() + _QUIESCE_S
         while self._callbacks and time.monotonic() < deadline:
             time.sleep(0.002)
-        time.sleep(_CALLBACK_DEATH_S)
+        time.sleep(max(0.0, self._called_back_s + _CALLBACK_DEATH_S - time.monotonic()))
 
     # --- issue ---
 
@@ -201,7 +201,8 @@ class Collectives:
                 return None  # stands for a tensor while something is being compiled
             if operator.empty:
                 carried = []
-            caller = sys._getframe(1).f_back  # of the kernel; None on a thread of the autograd engine
+            # The caller of the kernel. A thread of the autograd engine has none; then what the job waits in says it.
+            caller = sys._getframe(1).f_back or sys._current_frames().get(self._main_thread)
             stack = self._stacks.of(caller)
             source = origin.said() or stack.origin(_graph_task() != -1)
             call_id = next(self._call_ids)
@@ -251,44 +252,42 @@ class Collectives:
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
             if on_device is not None and not asynchronous:
                 self._on_device().ordered(on_device)  # it ran in the current stream
-            elif asynchronous and operator.name not in self._without_future:
+            elif asynchronous and (on_device is not None or operator.name not in self._without_future):
                 self._follow_future(operator, work, row, on_device)
             else:
-                self._waited[id(work)] = (work, row)
+                self._waited[id(work)] = [work, row, on_device]
         except Exception as error:
             self._spool.fault("collectives completion", error)
 
     def _follow_future(self, operator: _Operator, work: Any, row: Row, on_device: DeviceCall | None) -> None:
         try:
             future = work.get_future()
-        except RuntimeError:  # gloo has none for reduce-scatter, send, recv
-            self._without_future.add(operator.name)
-            self._waited[id(work)] = (work, row)
+        except RuntimeError:
+            if on_device is None:
+                self._without_future.add(operator.name)  # gloo: reduce-scatter, send, recv
+            self._waited[id(work)] = [work, row, on_device]
             return
-        self._called_back = True
         self._callbacks.add(row[_CALL])
         future.add_done_callback(functools.partial(self._future_done, row, on_device))
 
     def _future_done(self, row: Row, on_device: DeviceCall | None, future: Any) -> None:
         """Runs on the backend's thread, or at once in a stream that is ordered after the collective."""
         try:
-            if on_device is None:
-                self._ended(row)
-                thread = threading.get_ident()
-                if thread not in self._backend_threads:
-                    self._backend_threads.add(thread)
-                    _keep_thread_state()
-            else:
-                self._on_device().ordered(on_device)
+            self._ended(row, on_device)
+            thread = threading.get_ident()
+            if thread not in self._backend_threads:
+                self._backend_threads.add(thread)
+                _keep_thread_state()
         except Exception as error:
             self._spool.fault("collectives callback", error)
         finally:
+            self._called_back_s = time.monotonic()
             self._callbacks.discard(row[_CALL])
 
     def _follow_waits(self) -> None:
         """The end of works without a future, and of synchronous calls, is when their `wait` returns."""
         wait = dist.Work.wait
-        waited = self._waited
+        waited, ended = self._waited, self._ended
 
         @functools.wraps(wait)
         def wait_and_note(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -296,14 +295,19 @@ class Collectives:
             if waited:
                 entry = waited.pop(id(work), None)
                 if entry is not None:
-                    self._ended(entry[1])
+                    ended(entry[1], entry[2])
             return result
 
         uncompiled.passes_through(wait_and_note)
         dist.Work.wait = wait_and_note  # type: ignore[method-assign, assignment]
 
-    def _ended(self, row: Row) -> None:
-        if self._spool.live:
+    def _ended(self, row: Row, on_device: DeviceCall | None) -> None:
+        """The collective has ended, or on a GPU: what the current stream does from here on comes after it."""
+        if not self._spool.live:
+            return
+        if on_device is not None:
+            self._on_device().ordered(on_device)
+        else:
             row[_END] = self._stamps.stamp()
             self._write(row)
 
@@ -324,16 +328,15 @@ class Collectives:
             if call_id not in self._reported:
                 self._reported.add(call_id)
                 self._spool.put_first(row[:])
-        for work_id, (work, row) in list(self._waited.items()):
-            if not isinstance(work, weakref.ref):
+        for work_id, entry in list(self._waited.items()):
+            if not isinstance(entry[0], weakref.ref):
                 # By now the caller holds the work; holding it longer would hold its tensors, too.
-                forget = functools.partial(self._forget, work_id)
-                self._waited[work_id] = (weakref.ref(work, forget), row)
+                entry[0] = weakref.ref(entry[0], functools.partial(self._forget, work_id, entry))
 
-    def _forget(self, work_id: int, _: Any) -> None:
+    def _forget(self, work_id: int, entry: list[Any], _: Any) -> None:
         """Nobody in Python can wait for this work any more: its end stays unknown."""
-        entry = self._waited.pop(work_id, None)
-        if entry is not None:
+        if self._waited.get(work_id) is entry:
+            del self._waited[work_id]
             row = entry[1]
             self._in_flight.pop(row[_CALL], None)
             self._spool.fault(f"collectives {row[_OP]}", "the end of some calls is unknown: waited for out of sight")

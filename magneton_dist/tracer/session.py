@@ -41,13 +41,13 @@ class Session:
         self.spool = Spool(self._identity.folder, capture.max_mb * 1e6)
         self.spool.put("mark", "python_start", python_start_ns, None)
         self._pid = os.getpid()
-        self._python_start_ns = python_start_ns
         self._stacks = Stacks(self.spool, record=capture.stacks != "none")
         self._stamps = Stamps(self.spool)
         self._fingerprints = capture.fingerprints
         self._collectives: Any = None
         self._digested = False
         self._device_known = False
+        self._knobs_written = False
         if capture.seed is not None:
             _seed(capture.seed + self._identity.rank)
         self._announce(last_try=False)
@@ -78,6 +78,7 @@ class Session:
                 self._identity = self._identity._replace(
                     rank=group.rank(), world_size=group.size(), distributed=True
                 )
+                self._device_known = False
                 self._announce(last_try=False)
         detail = {
             "group": self._collectives.add_group(group),
@@ -105,7 +106,7 @@ class Session:
                 self.spool.put("mark", "last_step", self.steps.last_end_ns, None)
             error = getattr(sys, "last_type", None)
             self._mark("exit", None if error is None else {"exception": error.__name__})
-            self._announce(last_try=True)
+            self._warmed_up()
             if self._collectives is not None:
                 self._collectives.quiesce()
             if error is None:
@@ -138,7 +139,10 @@ class Session:
             self._identity.announce(device)
 
     def _warmed_up(self) -> None:
-        """The last warm-up step ends: the job has set what it sets."""
+        """The last warm-up step ends (or the job, before that): it has set what it sets."""
+        if self._knobs_written:
+            return
+        self._knobs_written = True
         try:
             self._announce(last_try=True)
             from magneton_dist.tracer.knobs import emit_knobs
