@@ -144,6 +144,12 @@ class Coordinator:
     def _launched(self, node: int, shared: bool) -> None:
         if not shared:
             self._ledger.apart.add(node)
+        niceness = self._crew.facts(node).niceness
+        if niceness > 0:
+            self._ledger.disturb(
+                f"the job ran at low priority on {self._crew.name(node)} (nice {niceness}): start the cluster's Ray "
+                "with RAY_worker_niceness=0"
+            )
         self._happened.append(events.Launched(node))
 
     def _polled(self, node: int, status: JobStatus) -> None:

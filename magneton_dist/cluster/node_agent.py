@@ -34,6 +34,7 @@ class NodeFacts:
 
     hostname: str
     clock: str  # see `clocks.clock_identity`
+    niceness: int = 0  # that the job inherits from Ray's worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class NodeAgent:
         self._seen: set[Announcement] = set()
 
     def describe(self) -> NodeFacts:
-        """Host and clock."""
-        return NodeFacts(socket.gethostname(), clock_identity())
+        """Host, clock and priority."""
+        return NodeFacts(socket.gethostname(), clock_identity(), os.getpriority(os.PRIO_PROCESS, 0))
 
     def clock_ns(self) -> int:
         """This host's monotonic clock."""
