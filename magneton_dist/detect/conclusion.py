@@ -97,8 +97,8 @@ def _difference(region: RegionResult) -> float:
     return abs(one - other)
 
 
-def _weight(finding: Finding) -> float:
-    return finding.joules.mean if finding.joules is not None else finding.seconds
+def _weight(finding: Finding) -> tuple[float, float]:
+    return finding.bytes or 0.0, finding.joules.mean if finding.joules is not None else finding.seconds
 
 
 def _variant(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import polars as pl
 
 from magneton_dist.energy.operators import operator_energy
 from magneton_dist.energy.summary import TracedStep
-from magneton_dist.matching.recorded import step_graph, traced_steps
+from magneton_dist.matching.recorded import StepGraph, step_graph, traced_steps
 from magneton_dist.matching.steps import structure
 from magneton_dist.meters.profile import Profile
 
@@ -18,16 +19,38 @@ def traced_step_costs(
 ) -> tuple[TracedStep, ...]:
     """Every traced step of a rank, in order.
 
+    Where several have the same operators, each operator's time is the least of them: a thread that had to wait
+    for its core, or a device that was busy with something else, says nothing of the operator.
+
     Args:
         tables: of the rank.
         compute_j_per_step: joules that its operators share per measured step; None when unknown.
         profile: watts by operator class, used as weights.
+
+    Returns:
+        Nothing where operators are recorded without their tensors, as in profiler traces: they make no graph.
     """
-    out = []
-    for step in traced_steps(tables["ops"]):
-        record = step_graph(tables["ops"], tables["values"], tables["fingerprints"], step)
-        cost = operator_energy(record.ops, tables["values"], compute_j_per_step, profile)
-        joules = None if cost["joules"].null_count() else cost["joules"].cast(pl.Float32).to_numpy()
-        seconds = cost["seconds"].fill_null(0.0).cast(pl.Float32).to_numpy()
-        out.append(TracedStep(step, structure(record.graph), seconds, joules))
-    return tuple(out)
+    if tables["values"].is_empty():
+        return ()
+    steps = [
+        step_graph(tables["ops"], tables["values"], tables["fingerprints"], step)
+        for step in traced_steps(tables["ops"])
+    ]
+    alike: dict[str, list[StepGraph]] = {}
+    for step in steps:
+        alike.setdefault(structure(step.graph), []).append(step)
+    costs: dict[int, TracedStep] = {}
+    for known_as, of_structure in alike.items():
+        least_ns = np.min([_duration_ns(step) for step in of_structure], axis=0)
+        for step in of_structure:
+            end_ns = pl.col("start_ns") + pl.Series(least_ns, dtype=pl.Float64).fill_nan(None).cast(pl.Int64)
+            cost = operator_energy(step.ops.with_columns(end_ns=end_ns), tables["values"], compute_j_per_step, profile)
+            joules = None if cost["joules"].null_count() else cost["joules"].cast(pl.Float32).to_numpy()
+            seconds = cost["seconds"].fill_null(0.0).cast(pl.Float32).to_numpy()
+            costs[step.step] = TracedStep(step.step, known_as, seconds, joules)
+    return tuple(costs[step.step] for step in steps)
+
+
+def _duration_ns(step: StepGraph) -> np.ndarray:
+    """(operators,) time of each, NaN where unknown."""
+    return (step.ops["end_ns"] - step.ops["start_ns"]).cast(pl.Float64).to_numpy()

@@ -254,6 +254,8 @@ def _weigh(subject: Ratio, paid: _Prices, cheap: str, hungry: str, rules: Compar
         prices.append(f"computes other values{error}")
     if prices:
         return "trade-off", f"{saves}, but {' and '.join(prices)}"
+    if rules.by != "time" and not np.isfinite(half):
+        return _inconclusive(f"{saves}; one run each does not show whether it is slower")
     if rules.by != "time" and mean + half > tolerance:
         return _inconclusive(
             f"{saves}, but takes {np.exp(mean - half):.3f} to {np.exp(mean + half):.3f} times as long, "

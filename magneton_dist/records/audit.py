@@ -122,6 +122,7 @@ class Finding(msgspec.Struct, frozen=True):
     cause: Cause | None = None
     proof: Literal["none", "consistent", "proved"] = "none"
     confidence: float = 1.0
+    bytes: float | None = None  # per step, where memory or traffic is what was compared
 
 
 class RegionOperator(msgspec.Struct, frozen=True):
@@ -168,6 +169,7 @@ class RegionResult(msgspec.Struct, frozen=True):
     sides: dict[str, RegionSide]
     energy_kind: EnergyKind
     differs: bool = False  # it is part of a finding
+    quantity: Literal["joules", "seconds", "memory", "bytes"] = "joules"  # by which it was judged and ranked
     energy_ratio: Interval | None = None
     energy_ratio_range: tuple[float, float] | None = None  # over the range of the watts of operators' classes
     time_ratio: Interval | None = None

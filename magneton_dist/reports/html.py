@@ -168,7 +168,9 @@ def _slice_note(charts: Sequence[Values]) -> str:
 def _finding(finding: Finding) -> Values:
     place, seconds = finding.where, quantity(finding.seconds, "s", 3)
     steps = "" if place.steps is None else f"steps {place.steps[0]:,} to {place.steps[1]:,}"
-    cost, detail = seconds, "joules unmeasured"
+    cost, detail = seconds, "joules unmeasured" if finding.energy_kind == "unmeasured" else ""
+    if finding.bytes is not None:
+        cost, detail = quantity(finding.bytes, "B", 3), "in a step, all ranks together"
     if finding.joules is not None:
         mean, ends = interval(finding.joules, "J")
         share = "" if finding.share is None else f"{percent(finding.share)} of the run"

@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 
 from magneton_dist.records.audit import Audit, RegionOperator, RegionResult, RegionSide
-from magneton_dist.reports.figures import interval, one_line, percent, quantity, ranks_text, ratio_change
+from magneton_dist.reports.figures import (
+    interval,
+    one_line,
+    percent,
+    percent_change,
+    quantity,
+    ranks_text,
+    ratio_change,
+)
 
 MAX_REGIONS = 60  # on the page, with their operators
 MAX_FRAMES = 5
@@ -31,26 +39,42 @@ def region_title(region: RegionResult) -> str:
     return one_line(region.title, 80) + places
 
 
-def side_amount(side: RegionSide) -> str:
-    """Joules per step, or seconds where joules are unknown."""
-    if not side.operators:
-        return "nothing"
-    return quantity(side.seconds, "s", 3) if side.joules is None else quantity(side.joules.mean, "J", 3)
+UNITS = {"joules": "J", "seconds": "s", "memory": "B", "bytes": "B"}
+_MEANING = {"seconds": "", "memory": " alive at the peak", "bytes": " moved"}
+
+
+def side_amount(side: RegionSide, region: RegionResult) -> str:
+    """What the side costs per step, in what the regions were compared by."""
+    return quantity(_amount(side, region), UNITS[region.quantity], 3) if side.operators else "nothing"
+
+
+def _amount(side: RegionSide, region: RegionResult) -> float:
+    amounts = {
+        "joules": 0.0 if side.joules is None else side.joules.mean,
+        "seconds": side.seconds,
+        "memory": float(side.memory_bytes),
+        "bytes": float(side.bytes),
+    }
+    return amounts[region.quantity]
 
 
 def _told(side: RegionSide, region: RegionResult) -> str:
-    """`side_amount` with the provenance of joules."""
-    amount = side_amount(side)
-    return amount if side.joules is None or not side.operators else f"{amount} {region.energy_kind}"
+    """`side_amount` with the provenance of joules, or what bytes mean."""
+    if not side.operators:
+        return side_amount(side, region)
+    return side_amount(side, region) + _MEANING.get(region.quantity, f" {region.energy_kind}")
 
 
 def region_change(region: RegionResult) -> tuple[str, str | None]:
     """Candidate against baseline as a change, with its interval; in words where one side runs nothing."""
-    ratio = region.energy_ratio or region.time_ratio
+    alone = [name for name, side in region.sides.items() if side.operators]
+    if len(alone) == 1:
+        return f"only {one_line(alone[0], 40)}", None
+    ratio = {"joules": region.energy_ratio, "seconds": region.time_ratio}.get(region.quantity)
     if ratio is not None:
         return ratio_change(ratio)
-    alone = [name for name, side in region.sides.items() if side.operators]
-    return f"only {one_line(alone[0], 40)}" if len(alone) == 1 else "unknown", None
+    baseline, candidate = (_amount(region.sides[name], region) for name in (region.baseline, region.candidate))
+    return (percent_change(candidate / baseline) if baseline > 0 else "unknown"), None
 
 
 def region_values(region: RegionResult, largest: float) -> Values:
@@ -58,7 +82,7 @@ def region_values(region: RegionResult, largest: float) -> Values:
     change, ends = region_change(region)
     return {
         "title": region_title(region),
-        "tag": " · ".join([region.kind, *(one_line(phase, 20) for phase in region.phases), *_short(region.line)]),
+        "tag": " · ".join([region.kind, *(one_line(phase, 20) for phase in region.phases), *_place(region.line)]),
         "judgement": one_line(region.judgement, 300),
         "differs": region.differs,
         "change": change,
@@ -69,18 +93,18 @@ def region_values(region: RegionResult, largest: float) -> Values:
     }
 
 
-def _short(line: str) -> list[str]:
-    """The file's name and line number of a frame, if there is one."""
-    return [one_line(re.split(r"[/\\\\]", line.split(" ", 1)[0])[-1], 60)] if line else []
+def short_frame(line: str) -> str:
+    """A frame without its folder: ``model.py:44 forward``."""
+    return one_line(re.split(r"[/\\]", line)[-1], 100)
+
+
+def _place(line: str) -> list[str]:
+    return [short_frame(line).split(" ", 1)[0]] if line else []
 
 
 def largest_amount(regions: Sequence[RegionResult]) -> float:
-    """The largest joules (or seconds) of any side."""
-    return max((_amount(side) for region in regions for side in region.sides.values()), default=0.0)
-
-
-def _amount(side: RegionSide) -> float:
-    return side.seconds if side.joules is None else side.joules.mean
+    """The largest cost of any side."""
+    return max((_amount(side, region) for region in regions for side in region.sides.values()), default=0.0)
 
 
 def _facts(region: RegionResult) -> list[tuple[str, str]]:
@@ -109,10 +133,13 @@ def _side(name: str, side: RegionSide, region: RegionResult, largest: float) -> 
     total = sum(_weight(op) for op in side.shown)
     figures = [_told(side, region)]
     if side.operators:
-        if side.joules is not None:
+        if side.joules is not None and region.quantity != "joules":
+            figures.append(f"{quantity(side.joules.mean, 'J', 3)} {region.energy_kind}")
+        if region.quantity != "seconds":
             figures.append(quantity(side.seconds, "s", 3))
-        figures.append(f"{quantity(side.bytes, 'B', 3)} moved")
-        if side.memory_bytes:
+        if region.quantity != "bytes":
+            figures.append(f"{quantity(side.bytes, 'B', 3)} moved")
+        if side.memory_bytes and region.quantity != "memory":
             figures.append(f"{quantity(side.memory_bytes, 'B', 3)} alive at the peak")
         if side.kernels is not None:
             figures.append(f"{side.kernels:,} kernels")
@@ -120,7 +147,7 @@ def _side(name: str, side: RegionSide, region: RegionResult, largest: float) -> 
     return {
         "name": one_line(name, 60),
         "amount": figures[0],
-        "width": round(100.0 * _amount(side) / largest, 2) if largest else 0.0,
+        "width": round(100.0 * _amount(side, region) / largest, 2) if largest else 0.0,
         "figures": figures[1:],
         "stretches": [
             {

@@ -32,7 +32,7 @@ from magneton_dist.reports.figures import (
     ratio_change,
 )
 from magneton_dist.reports.palette import LOOKS
-from magneton_dist.reports.regions import differing, region_change, region_title, side_amount
+from magneton_dist.reports.regions import differing, region_change, region_title, short_frame, side_amount
 from magneton_dist.reports.story import comparison_headline, doubts, headline, shown_states, worst_ranks
 
 MAX_RANKS = 8
@@ -226,7 +226,9 @@ def _regions(audit: Audit) -> list[RenderableType]:
     if not found:
         return []
     several = len({(region.baseline, region.candidate) for region in found}) > 1
-    unit = "s" if found[0].energy_kind == "unmeasured" else f"J {found[0].energy_kind}"
+    unit = {"joules": f"J {found[0].energy_kind}", "memory": "bytes at the peak"}.get(
+        found[0].quantity, found[0].quantity
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=True)
     table.add_column(f"Regions that differ ({unit}, per step)", overflow="fold", ratio=1)
     heads = ("baseline", "candidate") if several else [one_line(name, 30) for name in found[0].sides]
@@ -234,10 +236,10 @@ def _regions(audit: Audit) -> list[RenderableType]:
         table.add_column(head, justify="right", overflow="fold", max_width=12)
     for region in found[:MAX_REGIONS]:
         title = Text(region_title(region))
-        for line in (region.line, f"{region.candidate} against {region.baseline}" if several else ""):
+        for line in (short_frame(region.line), f"{region.candidate} against {region.baseline}" if several else ""):
             if line:
                 title.append(f"\n{one_line(line, 160)}", "dim")
-        sides = [Text(side_amount(side)) for side in region.sides.values()]
+        sides = [Text(side_amount(side, region)) for side in region.sides.values()]
         table.add_row(title, *sides, Text(region_change(region)[0]))
     hidden = len(found) - MAX_REGIONS
     if hidden > 0:
@@ -247,8 +249,10 @@ def _regions(audit: Audit) -> list[RenderableType]:
 
 def _cost(finding: Finding) -> str:
     seconds = quantity(finding.seconds, "s", 3)
+    if finding.bytes is not None:
+        return f"{quantity(finding.bytes, 'B', 3)} in a step"
     if finding.joules is None:
-        return f"joules unmeasured, {seconds}"
+        return f"joules unmeasured, {seconds}" if finding.energy_kind == "unmeasured" else seconds
     mean, ends = interval(finding.joules, "J")
     text = f"{mean} {finding.energy_kind}" + (f" ({ends})" if ends else "")
     if finding.share is not None:

@@ -38,8 +38,8 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
     does = f"only {hungry.name} runs it" if np.isinf(times) else (
         f"{hungry.name} {_VERB[table.quantity].format(_times(times))} {cheap.name}"
     )
-    joules = _over_run(table, line, hungry_side, "joules") if table.sums[0].joules is not None else None
-    seconds = _over_run(table, line, hungry_side, "seconds")
+    joules = _over_run(table, line, hungry_side, "joules") if table.quantity == "joules" else None
+    seconds = _over_run(table, line, hungry_side, "seconds").mean
     confidence = float(np.mean([table.groups[g].confidence for g in line.groups]))
     return Finding(
         kind="trade-off" if line.prices else "region",
@@ -48,12 +48,13 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
         joules=joules,
         energy_kind=table.energy_kind,
         share=hungry.share_of_run(joules),
-        seconds=seconds.mean,
+        seconds=seconds if table.quantity in ("joules", "seconds") else max(0.0, seconds),
         ranks=table.ranks,
         where=Place(what=_what(table, line), stack=_stack(mine)),
         evidence=_evidence(table, line, places, hungry_side),
         fix=_fix(line, hungry.name, cheap.name, mine, theirs),
         confidence=confidence if line.certain else confidence / 2,
+        bytes=line.size if table.quantity in ("memory", "bytes") else None,
     )  # fmt: skip
 
 

@@ -197,8 +197,7 @@ def _prices(table: RegionTable, line: Line) -> Iterable[str]:
     a, b = (table.amounts(side, "seconds")[:, line.groups].sum(axis=1, keepdims=True) for side in (0, 1))
     time = Ratios.of(a, b)
     log, half = sign * float(time.log[0]), float(time.half[0])
-    shown = log - (half if np.isfinite(half) else 0.0) > np.log1p(table.rules.time)
-    if table.quantity != "seconds" and shown:
+    if table.quantity != "seconds" and log - half > np.log1p(table.rules.time):  # never from one run each
         yield f"{cheap} takes {np.expm1(log):.1%} longer there"
     one, other = (table.peak_bytes(side) for side in (0, 1))
     more = other / one - 1 if line.ratio < 1 else one / other - 1

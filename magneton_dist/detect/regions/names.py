@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from magneton_dist.detect.regions.places import Group, members_of
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.energy.summary import TracedStep
 
 _IDLE = ("layout", "collective")  # classes that say least about what a region computes
+MOST = 0.8  # of a region's work: the copy behind it may be on another line
 _NOISE = re.compile(r"^(_+|native_|_?foreach_|_?fused_|scaled_dot_product_)+|_for_cpu|_+$|_(default|out)$")
 
 
@@ -30,9 +31,13 @@ class GroupSide:
         return [names[op] for op in self.ops]
 
     @property
-    def stacks(self) -> set[tuple[str, ...]]:
-        """Distinct stacks of the operators, innermost frame first."""
-        return {self.record.op_stacks[op] for op in self.ops} - {()}
+    def stacks(self) -> dict[tuple[str, ...], float]:
+        """Stacks of the operators that compute, innermost frame first, and the bytes moved there (at least 1)."""
+        found: dict[tuple[str, ...], float] = {}
+        for op in self.telling:
+            if stack := self.record.op_stacks[op]:
+                found[stack] = found.get(stack, 0.0) + max(1.0, float(self.record.moved_bytes[op]))
+        return found
 
     @property
     def phases(self) -> list[str]:
@@ -47,19 +52,30 @@ class GroupSide:
 
 
 def shared_line(sides: Sequence[GroupSide]) -> str:
-    """The innermost frame that all operators of both sides have in common and both variants run, or nothing."""
+    """The innermost frame that most of the work of both sides has in common and both variants run, or nothing."""
     run = sides[0].record.frames & sides[1].record.frames
-    return common_frame({stack for side in sides for stack in side.stacks}, run)
+    return common_frame([side.stacks for side in sides if side.stacks], run)
 
 
-def common_frame(stacks: Iterable[Sequence[str]], among: frozenset[str]) -> str:
-    """The innermost frame of those `among` that all `stacks` share; stacks are compared from outside inwards."""
-    common = ""
-    for frames in zip(*(reversed(stack) for stack in stacks), strict=False):
-        if any(frame != frames[0] for frame in frames):
+def common_frame(sides: Sequence[Mapping[tuple[str, ...], float]], among: frozenset[str]) -> str:
+    """The innermost frame of those `among` that `MOST` of the weight of every side has in common.
+
+    Args:
+        sides: weight by stack, innermost frame first; stacks are compared from outside inwards.
+        among: frames to choose from.
+    """
+    common, totals = "", [sum(side.values()) for side in sides]
+    rest = [{stack[::-1]: weight for stack, weight in side.items()} for side in sides]
+    for depth in range(max((len(stack) for side in rest for stack in side), default=0)):
+        frames = {stack[depth] for side in rest for stack in side if len(stack) > depth}
+        kept = {f: [{k: w for k, w in side.items() if k[depth : depth + 1] == (f,)} for side in rest] for f in frames}
+        share = {f: min(sum(k.values()) / t for k, t in zip(kept[f], totals, strict=True)) for f in frames}
+        best = max(sorted(frames), key=share.__getitem__, default="")
+        if not best or share[best] < MOST:
             break
-        if frames[0] in among:
-            common = frames[0]
+        rest = kept[best]
+        if best in among:
+            common = best
     return common
 
 

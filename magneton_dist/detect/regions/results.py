@@ -54,6 +54,7 @@ def _result(table: RegionTable, group: int, line: Line | None) -> RegionResult:
         sides={table.a.name: _side(table, 0, group, one), table.b.name: _side(table, 1, group, other)},
         energy_kind=table.energy_kind,
         differs=line is not None and bool(line.kind),
+        quantity=table.quantity,
         energy_ratio=_ratio(table, group, "joules") if joules else None,
         energy_ratio_range=line.ratio_range if line and _finite(line.ratio_range) else None,
         time_ratio=_ratio(table, group, "seconds"),

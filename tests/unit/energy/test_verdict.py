@@ -237,3 +237,51 @@ class TestRates:
 
     def test_a_fifth_is_found(self):
         assert self.waste_rate(0.8, 300) >= 0.9
+
+
+TIME, MEMORY, VALUES = (Compare(time=0.02, by=by) for by in ("time", "memory", "values"))
+
+
+def test_by_time_the_slower_variant_wastes():
+    told = judge(energy=0.99, time=1.3, rules=TIME)
+    assert (told.by, told.verdict, told.hungrier) == ("time", "waste", "b")
+    assert "a takes 23.1% less time than b" in told.reason
+    assert "slower" not in told.reason
+    assert judge(energy=0.8, time=1.0, rules=TIME).verdict == "no difference"
+
+
+def test_by_time_more_energy_is_a_price():
+    told = judge(energy=1.25, time=0.7, rules=TIME)
+    assert (told.verdict, told.hungrier) == ("trade-off", "a")
+    assert "but needs 25.0% more energy" in told.reason
+
+
+def judge_memory(peak: float, time: float = 1.0, repeats: int = 4) -> Comparison:
+    a = Runs(name="a", time_s=10 * QUIET[:repeats], energy_j=None, memory_bytes=np.full(repeats, 1e9))
+    b = Runs(name="b", time_s=10 * time * QUIET_TOO[:repeats], energy_j=None, memory_bytes=np.full(repeats, peak * 1e9))
+    return compare(a, b, MEMORY, values_agree=True)
+
+
+def test_by_memory_one_run_tells():
+    told = judge_memory(0.6, repeats=4)
+    assert (told.verdict, told.hungrier) == ("waste", "a")
+    assert "b holds 40.0% less memory at a step's peak than a and is no slower" in told.reason
+    assert told.memory_ratio.mean == pytest.approx(0.6)
+    assert judge_memory(1.0).verdict == "no difference"
+    assert judge_memory(0.995).verdict == "no difference"
+    assert judge_memory(0.6, time=1.1).verdict == "trade-off"
+    # from one run each it is not known how long they take
+    assert judge_memory(0.6, repeats=1).verdict == "inconclusive"
+
+
+def test_by_memory_without_a_traced_step():
+    told = compare(Runs(name="a", time_s=QUIET, energy_j=None), Runs(name="b", time_s=QUIET, energy_j=None), MEMORY,
+                   values_agree=True)  # fmt: skip
+    assert (told.verdict, told.reason) == ("inconclusive", "no step was traced in at least one run")
+
+
+def test_by_values():
+    assert judge(energy=0.5, rules=VALUES).verdict == "no difference"
+    told = judge(rules=VALUES, agree=False)
+    assert (told.verdict, told.reason) == ("trade-off", "the values differ by 0.25, more than 1.0%")
+    assert judge(rules=VALUES, agree=None).verdict == "inconclusive"

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from magneton_dist.energy.traced import traced_step_costs
+from magneton_dist.meters import load_profile
+from magneton_dist.records.schema import FINGERPRINTS, OPS, VALUES
+
+PROFILE = load_profile("h200")
+MATMUL, BOUND = PROFILE.operators["matmul"].nominal, PROFILE.operators["memory_bound"].nominal
+MS = 1_000_000
+
+
+def tables(*steps: list[tuple[str, int | None]]) -> dict[str, pl.DataFrame]:
+    """Operators in a chain over values of 1 MB, each with its time in ms; None where it has none."""
+    ops, values = [], []
+    for step, of_step in enumerate(steps):
+        for name, ms in of_step:
+            i = len(ops)
+            ops.append({
+                "op_id": i, "step": step, "name": name, "phase": "forward", "inputs": [2 * i], "outputs": [2 * i + 1],
+                "arguments": "[]", "stack_id": None, "start_ns": None if ms is None else 5 * MS,
+                "end_ns": None if ms is None else (5 + ms) * MS,
+            })  # fmt: skip
+    for v in range(2 * len(ops)):
+        values.append({
+            "value_id": v, "storage": v, "version": 0, "offset": 0, "shape": [250_000], "stride": [1],
+            "dtype": "float32", "device": "cpu", "bytes": 1_000_000, "role": "activation", "slot": None,
+        })  # fmt: skip
+    return {
+        "ops": pl.DataFrame(ops, schema=OPS.schema), "values": pl.DataFrame(values, schema=VALUES.schema),
+        "fingerprints": FINGERPRINTS.empty(),
+    }  # fmt: skip
+
+
+def test_a_steps_joules_are_shared_by_time_and_watts() -> None:
+    step = [("aten.mm.default", 3), ("aten.exp.default", 1), ("c10d.allreduce_.default", 9)]
+    (cost,) = traced_step_costs(tables(step), 10.0, PROFILE)
+    assert cost.joules is not None
+    assert cost.joules.sum() == pytest.approx(10.0)
+    assert cost.joules.tolist() == pytest.approx(
+        [10 * 3 * MATMUL / (3 * MATMUL + BOUND), 10 * BOUND / (3 * MATMUL + BOUND), 0.0], rel=1e-6
+    )
+    assert cost.seconds.tolist() == pytest.approx([0.003, 0.001, 0.0])
+
+
+def test_the_least_disturbed_step_tells_an_operators_time() -> None:
+    mm, exp = "aten.mm.default", "aten.exp.default"
+    one, two, other = traced_step_costs(tables([(mm, 3), (exp, 50)], [(mm, 70), (exp, 1)], [(exp, 4)]), 8.0, PROFILE)
+    assert one.structure == two.structure != other.structure
+    assert one.seconds.tolist() == two.seconds.tolist() == pytest.approx([0.003, 0.001])
+    assert other.seconds.tolist() == pytest.approx([0.004])
+    for cost in (one, two, other):
+        assert cost.joules is not None
+        assert cost.joules.sum() == pytest.approx(8.0)
+    assert [cost.step for cost in (one, two, other)] == [0, 1, 2]
+
+
+def test_what_is_not_known_is_not_made_up() -> None:
+    (cost,) = traced_step_costs(tables([("aten.mm.default", 3), ("aten.exp.default", None)]), 8.0, PROFILE)
+    assert cost.joules is None
+    assert cost.seconds.tolist() == pytest.approx([0.003, 0.0])
+    (cost,) = traced_step_costs(tables([("aten.mm.default", 3)]), None, PROFILE)
+    assert cost.joules is None
+    assert traced_step_costs(tables(), 8.0, PROFILE) == ()
