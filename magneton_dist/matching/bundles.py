@@ -13,52 +13,106 @@ from itertools import combinations
 import numpy as np
 
 from magneton_dist.matching.arrays import Floats, Ints
-from magneton_dist.matching.sides import SURROUNDED, Pairing, Side
+from magneton_dist.matching.sides import LEAF_PLACES, SURROUNDED, Pairing, Side
+from magneton_dist.matching.surroundings import Around
 
 PARTS = 4  # at most
-WINDOW = 16  # unmatched groups looked at on either side of the place in execution order to be expected
-CANDIDATES = 10
+MOST_AROUND = 64  # groups around a matched value; more, and it says too little
+NEAR = 32  # groups that share the most with a whole, of which ...
+CANDIDATES = 10  # ... so many that are no larger than it are tried in every combination
 LEAST_SHARE = 1 / 64  # of the elements of the whole, in any part
-PASSES = 3
-_AT_ONCE = 256
 
 
-def pair_bundles(pairing: Pairing, eps: float) -> int:
-    """Pair wholes with their parts, either way; returns how many wholes found theirs.
+def pair_bundles(pairing: Pairing, near_a: Around, near_b: Around, eps: float) -> None:
+    """Pair wholes with their parts, either way; all parts of a whole share its id.
 
-    Candidates are unmatched groups of the same role and phase, near the same place in execution order. All
-    parts of a whole share its id.
+    It begins with what the graphs were given, that is weights, which share nearest matched values with their
+    parts. In later calls come gradients, states and new weights, which have such a bundle near them.
     """
-    found = 0
-    for whole, part in ((pairing.a, pairing.b), (pairing.b, pairing.a)):
-        for _ in range(PASSES):
-            more = _bundle(pairing, whole, part, eps)
-            found += more
-            if not more:
-                break
-    return found
-
-
-def _bundle(pairing: Pairing, whole: Side, part: Side, eps: float) -> int:
-    found = 0
-    parts_at = _unmatched_by_place(part)
-    sums_whole, sums_part = _power_sums(whole), _power_sums(part)
-    for place, wholes in _unmatched_by_place(whole).items():
-        parts = parts_at.get(place)
-        if parts is None or len(parts) < 2:
+    a, b = pairing.a, pairing.b
+    open_a, open_b = _unmatched_by_place(a), _unmatched_by_place(b)
+    known = frozenset(pairing.bundles)
+    for place in open_a.keys() & open_b.keys():
+        if not (known or place in LEAF_PLACES):
             continue
-        near = _near(len(wholes), len(parts))
-        for start in range(0, len(wholes), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
-            numbers = np.where(near[some] >= 0, parts[near[some]], -1)
-            for i, chosen in _choose(sums_whole[wholes[some]], numbers, sums_part, eps):
-                if all(part.ids[y] < 0 for y in chosen):  # a whole before it may have taken them
-                    x = int(wholes[start + i])
-                    pairing.pair(*((x, chosen[0]) if whole is pairing.a else (chosen[0], x)), SURROUNDED)
-                    for y in chosen[1:]:
-                        part.ids[y] = whole.ids[x]
-                    found += 1
-    return found
+        for whole, part, wholes, parts, near_wholes, near_parts in (
+            (a, b, open_a[place], open_b[place], near_a, near_b),
+            (b, a, open_b[place], open_a[place], near_b, near_a),
+        ):
+            wholes, near = _candidates(wholes, near_wholes, parts, near_parts, known)
+            for x, ys in _choose(wholes, whole, near, part, eps):
+                if whole.ids[x] < 0 and all(part.ids[y] < 0 for y in ys):
+                    pairing.bundle(whole, x, part, ys, SURROUNDED)
+
+
+def _unmatched_by_place(side: Side) -> dict[int, list[int]]:
+    """Unmatched groups that say enough, by `Side.place`."""
+    open_ = np.nonzero((np.array(side.ids) < 0) & np.array(side.anchor))[0]
+    place = side.place[open_]
+    return {p: open_[place == p].tolist() for p in np.unique(place).tolist()}
+
+
+def _candidates(
+    wholes: list[int], of_whole: Around, parts: list[int], of_part: Around, known: frozenset[int]
+) -> tuple[list[int], Ints]:
+    """Wholes that have candidates for parts, and for each the (wholes, NEAR) nearest, -1 for none.
+
+    Near are groups that have matched ids around them in common, the more the nearer; if any bundles are `known`,
+    one of these.
+    """
+    around: dict[int, list[int]] = defaultdict(list)
+    for y in parts:
+        for i in of_part.both(y, known):
+            around[i].append(y)
+    rows: list[tuple[int, list[int]]] = []
+    for x in wholes if around else ():
+        shared: dict[int, int] = {}
+        for i in of_whole.both(x, known):
+            if len(at_i := around.get(i, ())) <= MOST_AROUND:
+                for y in at_i:
+                    shared[y] = shared.get(y, 0) + 1
+        if len(shared) > 1:
+            rows.append((x, sorted(shared, key=lambda y: -shared[y])[:NEAR]))
+    near = np.full((len(rows), NEAR), -1, np.int64)
+    for row, (_, found) in zip(near, rows, strict=True):
+        row[: len(found)] = found
+    return [x for x, _ in rows], near
+
+
+def _choose(
+    wholes: list[int], whole: Side, near: Ints, part: Side, eps: float
+) -> list[tuple[int, list[int]]]:
+    """Wholes with the parts that add up to them, for those that have any.
+
+    Args:
+        wholes: groups of `whole`.
+        near: (wholes, NEAR) groups of `part`, -1 for none.
+    """
+    sums_part = _power_sums(part)
+    target, mine = _power_sums(whole)[wholes], sums_part[near]
+    share = mine[:, :, 0] / target[:, None, 0]
+    fits = (near >= 0) & (share < 1) & (share >= LEAST_SHARE)
+    fits &= mine[:, :, 3] <= target[:, None, 3] * (1 + eps)
+    rows = np.nonzero((fits.sum(1) >= 2) & ((share * fits).sum(1) >= 1))[0]
+    if not len(rows):
+        return []
+    first = np.argsort(~fits[rows], axis=1, kind="stable")[:, :CANDIDATES]
+    candidates = np.take_along_axis(near[rows], first, 1)
+    candidates[~np.take_along_axis(fits[rows], first, 1)] = -1
+    # a combination with nobody in it never adds up
+    mine = np.where(candidates[:, :, None] >= 0, sums_part[candidates], 1e300)
+    row, combination = np.nonzero(mine[:, :, 0] @ _COMBINATIONS.T == target[rows, None, 0])
+    for column in (3, 2, 4, 1):
+        total = (mine[row, :, column] * _COMBINATIONS[combination]).sum(1)
+        wanted = target[rows[row]]
+        # the plain sum may cancel; it is compared on the scale of |x|1
+        good = np.abs(total - wanted[:, column]) <= eps * wanted[:, max(column, 2)]
+        row, combination = row[good], combination[good]
+    row, first_of_row = np.unique(row, return_index=True)
+    return [
+        (wholes[rows[r]], candidates[r][_COMBINATIONS[c] > 0].tolist())
+        for r, c in zip(row, combination[first_of_row], strict=True)
+    ]
 
 
 def _power_sums(side: Side) -> Floats:
@@ -67,60 +121,6 @@ def _power_sums(side: Side) -> Floats:
     l2, mean, fourth, total = side.graph.features[side.first_member, :4].T
     l1 = mean * l2 * np.sqrt(n)
     return np.stack([n, total * l1, l1, l2**2, (fourth * l2) ** 4], axis=1)
-
-
-def _unmatched_by_place(side: Side) -> dict[tuple[bool, bool, int], Ints]:
-    """Unmatched groups by role and phase, each in execution order."""
-    out: dict[tuple[bool, bool, int], list[int]] = defaultdict(list)
-    phases = side.graph.phases.tolist()
-    last = side.graph.n_ops - 1
-    open_ = [g for g, i in enumerate(side.ids) if i < 0 and side.anchor[g]]
-    for group in sorted(open_, key=side.position.__getitem__):
-        phase = phases[min(side.position[group], last)]
-        out[side.leaf[group], side.dead_end[group], phase].append(group)
-    return {place: np.array(groups, np.int64) for place, groups in out.items()}
-
-
-def _near(wholes: int, parts: int) -> Ints:
-    """(wholes, 2 WINDOW) places of the parts near each whole, -1 beyond the ends."""
-    middle = ((np.arange(wholes) + 0.5) * parts / wholes).astype(np.int64)
-    near = middle[:, None] + np.arange(-WINDOW, WINDOW)
-    return np.where((near >= 0) & (near < parts), near, -1)
-
-
-def _choose(wholes: Floats, near: Ints, sums: Floats, eps: float) -> list[tuple[int, list[int]]]:
-    """For each whole the parts that add up to it: (place of the whole, groups), for those that have any.
-
-    Args:
-        wholes: (wholes, 5) power sums.
-        near: (wholes, any) groups that may be parts, -1 for none.
-        sums: (groups, 5) power sums of the side of the parts.
-    """
-    mine = sums[near]
-    share = mine[:, :, 0] / wholes[:, None, 0]
-    fits = (near >= 0) & (share < 1) & (share >= LEAST_SHARE)
-    fits &= mine[:, :, 3] <= wholes[:, None, 3] * (1 + eps)
-    worth = (fits.sum(1) >= 2) & ((share * fits).sum(1) >= 1)
-    rows = np.nonzero(worth)[0]
-    if not len(rows):
-        return []
-    first = np.argsort(~fits[rows], axis=1, kind="stable")[:, :CANDIDATES]
-    candidates = np.take_along_axis(near[rows], first, 1)
-    candidates[~np.take_along_axis(fits[rows], first, 1)] = -1
-    # a combination with nobody in it never adds up
-    mine = np.where(candidates[:, :, None] >= 0, sums[candidates], 1e300)
-    row, combination = np.nonzero(mine[:, :, 0] @ _COMBINATIONS.T == wholes[rows, None, 0])
-    for column in (3, 2, 4, 1):
-        total = (mine[row, :, column] * _COMBINATIONS[combination]).sum(1)
-        target = wholes[rows[row]]
-        # the plain sum may cancel; it is compared on the scale of |x|1
-        good = np.abs(total - target[:, column]) <= eps * target[:, max(column, 2)]
-        row, combination = row[good], combination[good]
-    row, first_of_row = np.unique(row, return_index=True)
-    return [
-        (int(rows[r]), candidates[r][_COMBINATIONS[c] > 0].tolist())
-        for r, c in zip(row, combination[first_of_row], strict=True)
-    ]
 
 
 def _combinations(n: int) -> Floats:

@@ -15,13 +15,15 @@ from magneton_dist.matching.arrays import Ints
 from magneton_dist.matching.bundles import pair_bundles
 from magneton_dist.matching.crowds import Crowd, Look
 from magneton_dist.matching.sides import NAMED, UNIQUE, Pairing, Side
-from magneton_dist.matching.surroundings import pair_by_surroundings, unmatched
+from magneton_dist.matching.surroundings import Around, pair_crowds, unmatched
+
+ROUNDS = 5  # each knows the pairs of the one before as surroundings
 
 Key = Callable[[Side, int], Hashable]
 
 
 def pair_groups(a: Side, b: Side, label_a: Ints, label_b: Ints, eps: float) -> Pairing:
-    """Pair groups of equal labels, see the module's head; then wholes with their parts.
+    """Pair groups of equal labels, see the module's head, and wholes with their parts.
 
     Args:
         a, b: both graphs, unmatched.
@@ -41,9 +43,13 @@ def pair_groups(a: Side, b: Side, label_a: Ints, label_b: Ints, eps: float) -> P
                 pairing.pair(xs[0], ys[0], UNIQUE)
         else:
             crowds += _thin_out(pairing, look, (xs, ys))
-    crowds = pair_by_surroundings(pairing, crowds)
-    if pair_bundles(pairing, eps):
-        pair_by_surroundings(pairing, crowds)
+    for round_ in range(ROUNDS):
+        before = len(pairing.confidence)
+        around_a, around_b = Around(a), Around(b)
+        crowds = pair_crowds(pairing, crowds, around_a, around_b, similar=round_ > 0)
+        pair_bundles(pairing, around_a, around_b, eps)
+        if len(pairing.confidence) == before and round_:
+            break
     return pairing
 
 

@@ -14,6 +14,8 @@ from magneton_dist.matching.groups import Groups
 # How a pair was found: by a label or bits of its own, by name or order, by its surroundings, by similar ones.
 UNIQUE, NAMED, SURROUNDED, SIMILAR = 3, 2, 1, 0
 
+LEAF_PLACES = frozenset(range(1, 64, 2))  # of `Side.place`
+
 Lane = tuple[list[int], list[int]]  # values read and values written
 
 
@@ -65,22 +67,38 @@ class Side:
         return np.array([values[0] for values in self.groups.members], np.int64)
 
     @cached_property
-    def lanes(self) -> list[list[Lane]]:
-        """Per operator what depends on what; more than one lane in operators on lists."""
+    def place(self) -> Ints:
+        """(groups,) a code of role in the graph and phase; a whole and its parts have the same."""
+        position = np.minimum(self.position, max(0, self.graph.n_ops - 1))
+        phase = self.graph.phases[position] if self.graph.n_ops else np.zeros(0, np.int64)
+        return np.array(self.leaf, np.int64) + 2 * np.array(self.dead_end, np.int64) + 4 * phase
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """What depends on what, in execution order; more than one lane for an operator on lists."""
         graph = self.graph
         inputs, outputs = graph.inputs.lists(), graph.outputs.lists()
-        return [graph.lanes(op, inputs[op], outputs[op]) for op in range(graph.n_ops)]
+        return [lane for op in range(graph.n_ops) for lane in graph.lanes(op, inputs[op], outputs[op])]
 
 
 @dataclass(eq=False)
 class Pairing:
-    """Pairs found so far; `confidence` per id is UNIQUE, NAMED, SURROUNDED or SIMILAR."""
+    """Pairs found so far; `confidence` of each id is UNIQUE, NAMED, SURROUNDED or SIMILAR."""
 
     a: Side
     b: Side
     confidence: list[int] = field(default_factory=list)
+    bundles: list[int] = field(default_factory=list)  # ids of wholes and their parts
 
     def pair(self, x: int, y: int, confidence: int) -> None:
         """Give group x of a and group y of b one id."""
         self.a.ids[x] = self.b.ids[y] = len(self.confidence)
+        self.confidence.append(confidence)
+
+    def bundle(self, whole: Side, x: int, part: Side, ys: list[int], confidence: int) -> None:
+        """Give group x of one side and groups ys of the other one id."""
+        whole.ids[x] = len(self.confidence)
+        for y in ys:
+            part.ids[y] = len(self.confidence)
+        self.bundles.append(len(self.confidence))
         self.confidence.append(confidence)

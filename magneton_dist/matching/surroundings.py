@@ -9,44 +9,35 @@ from magneton_dist.matching.crowds import Crowd
 from magneton_dist.matching.sides import SIMILAR, SURROUNDED, Pairing, Side
 
 CONTEXT = 24  # nearest matched ids kept as the surroundings of a value
-ROUNDS = 3
 LEAST_JACCARD = 0.5  # similarity above plus similarity below
 PAIRS = 4096
 
 Surroundings = tuple[frozenset[int], frozenset[int]]  # matched ids above and below
 
 
-def pair_by_surroundings(pairing: Pairing, crowds: list[Crowd]) -> list[Crowd]:
-    """Pair groups of a crowd that have equal, later also similar surroundings; returns what is left.
+def pair_crowds(
+    pairing: Pairing, crowds: list[Crowd], around_a: Around, around_b: Around, similar: bool
+) -> list[Crowd]:
+    """Pair groups of a crowd that have equal, or also `similar`, surroundings; returns what is left.
 
-    Groups with equal surroundings pair in execution order. Every round knows the pairs of the round before.
-    Constants and the like, which equal too much, pair only as results of one operator on equal values.
+    Groups with equal surroundings pair in execution order. Constants and the like, which equal too much, pair
+    only as results of operators on equal values.
     """
-    for round_ in range(ROUNDS):
-        if not crowds:
-            break
-        before = len(pairing.confidence)
-        around_a, around_b = _Around(pairing.a), _Around(pairing.b)
-        left: list[Crowd] = []
-        for xs, ys in crowds:
-            if not pairing.a.anchor[xs[0]]:
-                _pair_results_of_equals(pairing, xs, ys)
-                xs, ys = unmatched(pairing, (xs, ys))
-                if xs and ys:
-                    left.append((xs, ys))
-                continue
+    left: list[Crowd] = []
+    for xs, ys in crowds:
+        if not pairing.a.anchor[xs[0]]:
+            _pair_results_of_equals(pairing, xs, ys)
+            xs, ys = unmatched(pairing, (xs, ys))
+        else:
             of_x, of_y = {x: around_a(x) for x in xs}, {y: around_b(y) for y in ys}
             _pair_equal(pairing, of_x, of_y)
             xs, ys = unmatched(pairing, (xs, ys))
-            if round_ and 0 < len(xs) * len(ys) <= PAIRS:
+            if similar and 0 < len(xs) * len(ys) <= PAIRS:
                 _pair_similar(pairing, xs, ys, of_x, of_y)
                 xs, ys = unmatched(pairing, (xs, ys))
-            if xs and ys:
-                left.append((xs, ys))
-        crowds = left
-        if len(pairing.confidence) == before and round_:
-            break
-    return crowds
+        if xs and ys:
+            left.append((xs, ys))
+    return left
 
 
 def unmatched(pairing: Pairing, crowd: Crowd) -> Crowd:
@@ -55,7 +46,7 @@ def unmatched(pairing: Pairing, crowd: Crowd) -> Crowd:
     return [x for x in xs if pairing.a.ids[x] < 0], [y for y in ys if pairing.b.ids[y] < 0]
 
 
-class _Around:
+class Around:
     """Callable: a group's surroundings."""
 
     def __init__(self, side: Side) -> None:
@@ -64,6 +55,7 @@ class _Around:
         self._below = _nearest(side, downwards=True)
 
     def __call__(self, group: int) -> Surroundings:
+        """Matched ids above and below a group."""
         members = self._members[group]
         if len(members) == 1:
             return self._above[members[0]], self._below[members[0]]
@@ -72,28 +64,35 @@ class _Around:
             frozenset(chain.from_iterable(self._below[v] for v in members)),
         )
 
+    def both(self, group: int, among: frozenset[int]) -> frozenset[int]:
+        """Matched ids above or below a group, only those `among` some if that is not empty."""
+        above, below = self(group)
+        return (above | below) & among if among else above | below
+
 
 def _nearest(side: Side, downwards: bool) -> list[frozenset[int]]:
-    """Per value: ids of the nearest matched descendants (`downwards`) or ancestors, at most CONTEXT."""
+    """Per unmatched value: ids of the nearest matched descendants (`downwards`) or ancestors, at most CONTEXT."""
     ids = side.id_of_value.tolist()
     nothing: frozenset[int] = frozenset()
     near = [nothing] * side.graph.n_values
-    for lanes in reversed(side.lanes) if downwards else side.lanes:
-        for read, written in lanes:
-            sources, targets = (written, read) if downwards else (read, written)
-            seen: set[int] = set()
-            for v in sources:
-                if ids[v] >= 0:
-                    seen.add(ids[v])
-                elif near[v]:
-                    seen |= near[v]
-            if not seen:
-                continue
-            if len(seen) > CONTEXT:
-                seen = set(sorted(seen)[:CONTEXT])
-            found = frozenset(seen)
-            for v in targets:
-                near[v] = (near[v] | found) if downwards and near[v] else found
+    for read, written in reversed(side.lanes) if downwards else side.lanes:
+        sources, targets = (written, read) if downwards else (read, written)
+        targets = [v for v in targets if ids[v] < 0]  # of the others only the ids are asked
+        if not targets:
+            continue
+        seen: set[int] = set()
+        for v in sources:
+            if ids[v] >= 0:
+                seen.add(ids[v])
+            elif near[v]:
+                seen |= near[v]
+        if not seen:
+            continue
+        if len(seen) > CONTEXT:
+            seen = set(sorted(seen)[:CONTEXT])
+        found = frozenset(seen)
+        for v in targets:
+            near[v] = (near[v] | found) if downwards and near[v] else found
     return near
 
 
