@@ -20,6 +20,8 @@ from magneton_dist.detect.runs import VariantRuns, total_j
 from magneton_dist.matching.graph import UNKNOWN
 from magneton_dist.records.audit import Finding, RegionResult
 
+AGREEING = 0.95  # of the values that match on one rank of a class should match on the others
+
 
 @dataclass(frozen=True)
 class RegionComparison:
@@ -114,6 +116,13 @@ def _notes(table: RegionTable, left_out: int) -> list[str]:
     between = f"{b.name} against {a.name}"
     if left_out:
         notes.append(f"{between}: {left_out} traced steps of ranks in rare classes were not compared by region")
+    notes += [f"{between}: {text}" for pair in table.pairs[:1] for text in pair.parting]
+    notes += [
+        f"{between}: only {pair.agreement:.0%} of the values that match on rank {pair.samples[0].rank} match on other "
+        "ranks with the same operators; their regions may do different work"
+        for pair in table.pairs
+        if pair.agreement < AGREEING
+    ]
     alone = {runs.name: sorted(set(runs.ranks) - set(table.ranks)) for runs in (a, b)}
     notes += [
         f"{between}: {len(ranks)} ranks of {name} have no counterpart with a traced step: not compared by region"

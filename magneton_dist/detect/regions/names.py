@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from magneton_dist.detect.regions.places import Group, members_of
+from magneton_dist.detect.regions.places import Group
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.energy.summary import TracedStep
 
@@ -21,8 +21,7 @@ class GroupSide:
         pair = group.pair
         self.record: StepRecord = pair.b if side else pair.a
         self.cost: TracedStep = pair.samples[0].b if side else pair.samples[0].a
-        region = pair.region_b if side else pair.region_a
-        self.ops: list[int] = members_of(region, pair.count)[group.region]
+        self.ops: list[int] = pair.members[side][group.region]
 
     @property
     def names(self) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -49,7 +48,7 @@ def group_regions(pairs: Sequence[ClassPair]) -> Places:
     members: list[int] = []
     of_region = []
     for pair in pairs:
-        ops_a, ops_b = members_of(pair.region_a, pair.count), members_of(pair.region_b, pair.count)
+        ops_a, ops_b = pair.members
         sign_a, sign_b = _numbered(pair.a, signatures), _numbered(pair.b, signatures)
         mine = np.empty(pair.count, np.int64)
         for region in range(pair.count):
@@ -74,14 +73,6 @@ def group_regions(pairs: Sequence[ClassPair]) -> Places:
     for group, count in zip(groups, members, strict=True):
         group.confidence /= count
     return Places(groups, of_region)
-
-
-def members_of(region: Ints, count: int) -> list[list[int]]:
-    """Operators of each region, in order of execution."""
-    order = np.argsort(region, kind="stable")
-    bounds = np.searchsorted(region[order], np.arange(count + 1)).tolist()
-    flat = order.tolist()
-    return [flat[i:j] for i, j in pairwise(bounds)]
 
 
 def _numbered(record: StepRecord, numbers: dict[object, int]) -> list[int]:

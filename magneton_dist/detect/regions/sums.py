@@ -11,9 +11,9 @@ import numpy as np
 from magneton_dist.detect.regions.classes import ClassPair, Sample
 from magneton_dist.detect.regions.places import Places
 from magneton_dist.detect.regions.records import StepRecord
-from magneton_dist.energy.regions import region_sums
 from magneton_dist.energy.summary import TracedStep
 from magneton_dist.matching.arrays import Floats, Ints
+from magneton_dist.matching.ranks import region_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +108,12 @@ def _sum_side(parts: Sequence[_ClassSide], layout: _Layout) -> SideSums:
             weight = np.array([1.0 / layout.steps[s.repeat, s.rank] for s in samples])
             share = weight / np.array([layout.seen[s.rank] for s in samples])
             spent = np.stack([part.costs[i].seconds for i in chosen])
-            amounts = region_sums(spent, member, len(local))
+            amounts = region_sums(member, len(local), spent.astype(np.float64))
             seconds[repeat, local] += weight @ amounts
             np.add.at(by_class, (part.group, kind), share @ spent.astype(np.float64))
             if layout.joules:
-                burnt = [part.costs[i].joules for i in chosen]
-                amounts = region_sums(np.stack([j for j in burnt if j is not None]), member, len(local))
+                burnt = [j for i in chosen if (j := part.costs[i].joules) is not None]
+                amounts = region_sums(member, len(local), np.stack(burnt, dtype=np.float64))
                 joules[repeat, local] += weight @ amounts
             rows = np.array([layout.row_of_rank[s.rank] for s in samples])
             np.add.at(by_rank, (rows[:, None], local[None, :]), share[:, None] * amounts)

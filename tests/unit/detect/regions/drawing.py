@@ -109,6 +109,7 @@ class Variant:
     ranks: dict[int, str] = field(default_factory=lambda: {0: "one", 1: "one"})
     steps: int = 10
     waiting_s: float = 0.0
+    alike: bool = False  # all classes have the same structure
 
     def runs(self, factors: Sequence[float] = (1.0, 1.0), known: bool = True) -> VariantRuns:
         """One repeat per factor, by which every cost is multiplied."""
@@ -119,7 +120,7 @@ class Variant:
         drawings = self.drawings[self.ranks[rank]]
         traced = tuple(
             TracedStep(
-                d.step, json.dumps([op["name"] for op in d.ops] + [self.ranks[rank]]),
+                d.step, json.dumps([op["name"] for op in d.ops] + ([] if self.alike else [self.ranks[rank]])),
                 np.array(d.seconds, np.float32) * np.float32(factor),
                 np.array(d.joules, np.float32) * np.float32(factor) if known else None,
             )

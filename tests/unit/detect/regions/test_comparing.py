@@ -371,6 +371,45 @@ def test_only_regions_that_hold_in_every_traced_step_count() -> None:
     assert joined.findings == []
 
 
+def test_where_runs_part_is_said_with_the_probable_reason() -> None:
+    def dropped(name: str) -> Variant:
+        d = Drawing()
+        d.op("embedding", "weight", "x", 5.0, stack=(CALL,))
+        d.op("native_dropout", "x", f"{name}d mask{name}", 1.0, stack=(CALL,))
+        for i in range(4):
+            d.op("mm", f"{name}d" if not i else f"{name}{i}", f"{name}{i + 1}", 3.0, stack=(CALL,))
+        return one(name, d)
+
+    result = compared(dropped("p"), dropped("q"))
+    assert result.findings == []
+    (note,) = [note for note in result.notes if "random numbers" in note]
+    assert note.startswith("q against p: the runs part at native_dropout")
+
+
+def test_a_match_that_does_not_hold_on_other_ranks_is_said() -> None:
+    def ranks(maker, name: str, other: str) -> Variant:  # type: ignore[no-untyped-def]
+        first, second = maker().drawings["one"][0], Drawing()
+        for op, j in zip(first.ops, first.joules, strict=True):
+            known = {i: c for c, i in first._values.items()}
+            read, made = (" ".join(f"{known[i]}{other}" for i in op[key]) for key in ("inputs", "outputs"))
+            second.op(op["name"].split(".")[1], read, made, j, stack=(CALL,))
+        return Variant(name, {"first": [first], "second": [second]}, {0: "first", 1: "second"}, alike=True)
+
+    agreeing = compared(ranks(eager, "eager", "'"), ranks(fused, "fused", "'"))
+    assert not any("other ranks" in note for note in agreeing.notes)
+    parted = compared(ranks(eager, "eager", "'"), ranks(fused, "fused", '"'))
+    assert any("only 0% of the values that match on rank 0 match on other ranks" in note for note in parted.notes)
+
+
+def test_values_without_fingerprints_are_not_compared_and_it_is_said(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    table = Drawing.table
+    bare = lambda d, name: table(d, name).clear() if name == "fingerprints" else table(d, name)  # noqa: E731
+    monkeypatch.setattr(Drawing, "table", bare)
+    result = compared(eager(), fused())
+    assert (result.results, result.findings) == ([], [])
+    assert result.notes == ["regions were not compared: values have no fingerprints (capture.fingerprints)"]
+
+
 def test_ranks_without_a_counterpart_are_named() -> None:
     a, b = eager(), fused()
     b.ranks = {0: "one", 1: "one", 2: "one"}
