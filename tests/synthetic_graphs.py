@@ -281,3 +281,62 @@ def _optimizer(b: Builder, pairs: list[tuple[int, int]], kind: str) -> None:
         lists = [value for column in zip(*of_each, strict=True) for value in column]
         made = [(f"{new}{b.tags[p]}", b.numel[p]) for new in ("new.", "new.mean.", "new.square.") for p, _ in some]
         b.op("_fused_adamw_", lists, made)
+
+
+class Random:
+    """A random graph of abstract operators, built on either side with rewrites that keep what it computes.
+
+    `build` gives the side's values with the tags of the abstract ones; what a rewrite adds is private.
+    """
+
+    def __init__(self, seed: int, duplicates: float = 0.0) -> None:
+        rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.inputs = [f"in{i}" for i in range(int(rng.integers(1, 4)))]
+        self.operators: list[tuple[list[str], list[str]]] = []
+        self.equal_to: dict[str, str] = {}  # of some results: an earlier value with the same numbers
+        values = list(self.inputs)
+        for number in range(int(rng.integers(4, 80))):
+            reach = rng.exponential(4, size=int(rng.integers(1, 4))).astype(int)
+            read = [values[max(0, len(values) - 1 - step)] for step in reach]
+            made = [f"v{number}.{i}" for i in range(1 + int(rng.random() < 0.15))]
+            if rng.random() < duplicates:
+                other = values[int(rng.integers(len(values)))]
+                self.equal_to[made[0]] = self.equal_to.get(other, other)
+            self.operators.append((read, made))
+            values += made
+
+    def build(self, side: str, rewrites: dict[int, str] | None = None) -> tuple[Builder, dict[int, str]]:
+        """The graph of one side.
+
+        Args:
+            side: its name.
+            rewrites: number of an operator -> "split" (two operators with a private value in between), "clone"
+                (its input is copied first), or "hide" (its results are private: another way to compute).
+
+        Returns:
+            the graph, and the abstract value of each of its values.
+        """
+        rewrites = rewrites or {}
+        b = Builder(side)
+        place = {name: b.value(name) for name in self.inputs}
+        names = {value: name for name, value in place.items()}
+        for number, (read, made) in enumerate(self.operators):
+            inputs = [place[name] for name in read]
+            rewrite = rewrites.get(number, "")
+            if rewrite == "clone":
+                names[copy := b.view(inputs[0], "clone")] = read[0]
+                inputs[0] = copy
+            if rewrite == "split":
+                inputs = [b.one("half", inputs), *inputs[:1]]
+            tags = [b.private() if rewrite == "hide" else self.equal_to.get(name, name) for name in made]
+            for name, value in zip(made, b.op("f", inputs, [(tag, 4096) for tag in tags]), strict=True):
+                place[name] = value
+                names[value] = name
+        return b, names
+
+    def some_rewrites(self, side: str) -> dict[int, str]:
+        """A third of the operators, each with some rewrite."""
+        rng = np.random.default_rng([self.seed, crc32(side.encode())])
+        kinds = ("split", "clone", "hide")
+        return {i: kinds[rng.integers(3)] for i in range(len(self.operators)) if rng.random() < 1 / 3}

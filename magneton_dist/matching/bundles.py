@@ -47,7 +47,7 @@ def pair_bundles(pairing: Pairing, near_a: Around, near_b: Around, eps: float) -
 
 def _unmatched_by_place(side: Side) -> dict[int, list[int]]:
     """Unmatched groups that say enough, by `Side.place`."""
-    open_ = np.nonzero((np.array(side.ids) < 0) & np.array(side.anchor))[0]
+    open_ = np.nonzero((np.array(side.ids, np.int64) < 0) & np.array(side.anchor, bool))[0]
     place = side.place[open_]
     return {p: open_[place == p].tolist() for p in np.unique(place).tolist()}
 

@@ -11,6 +11,7 @@ in a topological order, an operator dominates the sink exactly when no edge jump
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,13 +114,24 @@ class _Path:
 
 def _common(a: _Path, points_a: list[int], b: _Path, points_b: list[int]) -> list[tuple[int, int]]:
     """Cut points with equal results, in the same order on both sides: as many as there are."""
-    at_b: dict[int, int] = {}
-    for place, op in enumerate(points_b):
-        for i in b.ids[op]:
-            at_b.setdefault(i, place)
-    pairs = [(op, at_b[i]) for op in points_a for i in a.ids[op][:1] if i in at_b]
+    places_b = {key: place for place, keys in enumerate(_keys(b, points_b)) for key in keys}
+    pairs = []
+    for op, keys in zip(points_a, _keys(a, points_a), strict=True):
+        place = next((places_b[key] for key in keys if key in places_b), None)
+        if place is not None:
+            pairs.append((op, place))
     kept = longest_increasing([place for _, place in pairs])
     return [(pairs[k][0], points_b[pairs[k][1]]) for k in kept]
+
+
+def _keys(path: _Path, points: list[int]) -> list[list[tuple[int, int]]]:
+    """Per cut point its results: the id, and how many cut points before had it (views of one value)."""
+    seen: Counter[int] = Counter()
+    out = []
+    for op in points:
+        out.append([(i, seen[i]) for i in path.ids[op]])
+        seen.update(path.ids[op])
+    return out
 
 
 def _follow_readers(graph: MatchGraph, region: Ints) -> None:
@@ -181,8 +193,7 @@ def ends_of(graph: MatchGraph) -> tuple[int, int]:
     weighs[reader[given & named]] = True
     together = np.nonzero(data & weighs)[0]
     source = int(together[0]) if len(together) else int(reader[given].min(initial=0))
-    start = np.zeros(graph.n_ops, bool)
-    start[source] = True
+    start = np.arange(graph.n_ops) == source
     reached = _reachable(graph.n_ops, _edges(graph), start)
     reached &= np.diff(graph.outputs.start) > 0
     return source, int(np.nonzero(reached)[0].max(initial=source))

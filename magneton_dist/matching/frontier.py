@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
@@ -46,6 +47,10 @@ class Match:
         """Number of matched values."""
         return len(self.confidence)
 
+    def mirrored(self) -> Match:
+        """The same with a and b exchanged."""
+        return Match(self.regions.mirrored(), self.value_b, self.value_a, self.confidence, self.dropped)
+
 
 def match(
     a: MatchGraph, b: MatchGraph, eps: float, cut: Callable[[Pairing], Regions] = cut_regions
@@ -57,6 +62,9 @@ def match(
         eps: relative tolerance of features, 1e-3 for fp32 and TF32, 1e-2 where bf16 takes part.
         cut: how to cut regions at the matched values; `matching.dominators.cut_at_dominators` is the paper's.
     """
+    # Ties are broken in favour of the first graph: the same one goes first either way, so that results mirror.
+    if _order(b) < _order(a):
+        return match(b, a, eps, cut).mirrored()
     with _no_collections():
         label_a, label_b = label_values(a, b, eps)
         side_a, side_b = Side(a, group_values(a)), Side(b, group_values(b))
@@ -65,6 +73,12 @@ def match(
         regions = cut(pairing)
         confidence = np.array(pairing.confidence, np.int64)
         return Match(regions, side_a.id_of_value, side_b.id_of_value, confidence, dropped)
+
+
+def _order(graph: MatchGraph) -> tuple[int, int, bytes]:
+    numbers = blake2b(graph.features.tobytes(), digest_size=8)
+    numbers.update(graph.checksum.tobytes())
+    return graph.n_ops, graph.n_values, numbers.digest()
 
 
 @contextmanager

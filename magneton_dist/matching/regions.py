@@ -32,6 +32,16 @@ class Regions:
     matched: int
     count: int
 
+    def mirrored(self) -> Regions:
+        """The same with a and b exchanged, numbered by b's first operators."""
+        inside_a, inside_b = self.a < self.matched, self.b < self.matched
+        return number_regions(
+            np.where(inside_b, self.b, -1),
+            np.where(inside_a, self.a, -1),
+            np.where(inside_b, -1, self.b),
+            np.where(inside_a, -1, self.a),
+        )
+
 
 def cut_regions(pairing: Pairing) -> Regions:
     """Assign every operator of both graphs to a region. The quotient of `pairing` must be acyclic."""

@@ -69,9 +69,10 @@ class Side:
     @cached_property
     def place(self) -> Ints:
         """(groups,) a code of role in the graph and phase; a whole and its parts have the same."""
-        position = np.minimum(self.position, max(0, self.graph.n_ops - 1))
-        phase = self.graph.phases[position] if self.graph.n_ops else np.zeros(0, np.int64)
-        return np.array(self.leaf, np.int64) + 2 * np.array(self.dead_end, np.int64) + 4 * phase
+        phases = np.append(self.graph.phases, 0)  # the last for what nobody reads
+        phase = phases[np.array(self.position, np.int64)]
+        code: Ints = np.array(self.leaf, np.int64) + 2 * np.array(self.dead_end, np.int64) + 4 * phase
+        return code
 
     @cached_property
     def lanes(self) -> list[Lane]:
