@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from magneton_dist.cluster import clocks, events
-from magneton_dist.cluster.analysis import Analysis, Collected
+from magneton_dist.cluster.analysis import Collected
 from magneton_dist.cluster.calls import Calls, as_ours
 from magneton_dist.cluster.crew import Crew
 from magneton_dist.cluster.events import Actor, Agent, Decision, Event, Place, Slot
@@ -24,11 +24,11 @@ from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.processes import die_with_raylet
 from magneton_dist.cluster.rank_actor import Conditions, SlotFacts
 from magneton_dist.cluster.spool import Sums
-from magneton_dist.cluster.states import Done, Facts, Failed, Placing, Running, Shape, State
+from magneton_dist.cluster.states import Done, Facts, Failed, Placing, Running, State
 from magneton_dist.cluster.transitions import begin, step
 from magneton_dist.cluster.vitals import Vitals
 from magneton_dist.errors import MagnetonError
-from magneton_dist.records.manifest import MeterUsed
+from magneton_dist.records.manifest import Clock, MeterUsed
 
 _TICK_S = 0.25
 _AGENTS_S = 0.25
@@ -60,15 +60,18 @@ class Report:
 
 
 class Coordinator:
-    """Leads one run at a time; the driver calls `tick` until there is an outcome or an error."""
+    """Leads one run at a time; the driver calls `tick` until there is an outcome or an error.
 
-    def __init__(
-        self, audit: str, shape: Shape, resource: str, analysis: Analysis, meter: str, period_s: float
-    ) -> None:
+    Args:
+        crew: the actors, none of them placed yet.
+        join: see `analysis.Analysis`.
+    """
+
+    def __init__(self, crew: Crew, join: Callable[[Sequence[Any], Mapping[int, Clock]], Any]) -> None:
         die_with_raylet()
-        self._join = analysis.join
+        self._crew = crew
+        self._join = join
         self._happened: deque[Event] = deque()
-        self._crew = Crew(audit, shape, resource, analysis, meter, period_s)
         self._calls = Calls(self._crew, self._happened)
         self._vitals: Vitals[int] | None = None
         self._state: State

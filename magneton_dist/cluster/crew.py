@@ -17,6 +17,13 @@ from magneton_dist.cluster.states import Shape
 from magneton_dist.cluster.vitals import Address
 
 
+def reserve(shape: Shape, resource: str) -> PlacementGroup:
+    """Ask Ray for the places of a job: one bundle per node, which holds the node's ranks together."""
+    strategy = "STRICT_SPREAD" if shape.nodes > 1 else "PACK"
+    group: PlacementGroup = placement_group([{resource: float(shape.per_node)}] * shape.nodes, strategy=strategy)
+    return group
+
+
 class Crew:
     """One node agent per bundle and one rank actor per rank's resource in it.
 
@@ -24,25 +31,30 @@ class Crew:
         audit: name of the audit, for its mark on each machine.
         shape: nodes and ranks.
         resource: what a rank takes; see `placement.rank_resource`.
+        group: from `reserve`.
         analysis: handed to the rank actors.
         meter: which meter they open.
         period_s: how often they read it.
     """
 
     def __init__(
-        self, audit: str, shape: Shape, resource: str, analysis: Analysis, meter: str, period_s: float
+        self,
+        audit: str,
+        shape: Shape,
+        resource: str,
+        group: PlacementGroup,
+        analysis: Analysis,
+        meter: str,
+        period_s: float,
     ) -> None:
         self.shape = shape
+        self._group = group
         self._audit = audit
         self._resource = resource
         self._work = (analysis, meter, period_s)
         self._handles: dict[Actor, Any] = {}
         self._nodes: dict[int, NodeFacts] = {}
         self._slots: dict[Slot, SlotFacts] = {}
-        # on one node, PACK lets Ray choose it; ranks of one node must never be split
-        strategy = "STRICT_SPREAD" if shape.nodes > 1 else "PACK"
-        bundle = {resource: float(shape.per_node)}
-        self.group: PlacementGroup = placement_group([bundle] * shape.nodes, strategy=strategy)
 
     @property
     def missing(self) -> frozenset[Actor]:
@@ -55,7 +67,7 @@ class Crew:
         options: dict[str, Any] = {
             "num_cpus": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                self.group, placement_group_bundle_index=actor.node
+                self._group, placement_group_bundle_index=actor.node
             ),
         }
         if not is_agent:
@@ -121,7 +133,7 @@ class Crew:
         return sorted(found, key=device_order)
 
     def _node_ids(self) -> dict[int, str]:
-        bundles: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
+        bundles: dict[int, str] = placement_group_table(self._group)["bundles_to_node_id"]
         return bundles
 
 

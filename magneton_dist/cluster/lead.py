@@ -9,11 +9,13 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.calls import as_ours, first_line
 from magneton_dist.cluster.coordinator import Coordinator, Report
+from magneton_dist.cluster.crew import Crew, reserve
 from magneton_dist.cluster.interrupts import Interrupts
 from magneton_dist.cluster.ledger import Assignment
 from magneton_dist.cluster.placement import rank_resource
@@ -61,6 +63,7 @@ class Lead:
         self._session = session
         self._interrupts = interrupts
         self._coordinator: Any = None
+        self._group: PlacementGroup | None = None
         self._shape: Shape | None = None
         self._end_s = math.inf
 
@@ -92,19 +95,23 @@ class Lead:
             return
         self._dismiss()
         resource = rank_resource(self._session.nodes(), shape)
+        self._group = reserve(shape, resource)
         here = ray.get_runtime_context().get_node_id()
         options = {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+        meter, period_s = self._energy.meter, self._energy.period_ms / 1e3
+        crew = Crew(self._audit, shape, resource, self._group, self._analysis, meter, period_s)
         make: Any = ray.remote(Coordinator)
-        self._coordinator = make.options(**options).remote(
-            self._audit, shape, resource, self._analysis, self._energy.meter, self._energy.period_ms / 1e3
-        )
+        self._coordinator = make.options(**options).remote(crew, self._analysis.join)
         self._shape = shape
 
     def _dismiss(self) -> None:
-        """Its actors die with it, and their jobs with them."""
+        """Let the coordinator go, and the places of its actors: they die, and their jobs with them."""
         if self._coordinator is not None:
             ray.kill(self._coordinator)
             self._coordinator = None
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group = None
 
     def _ask(self, method: str, *args: Any) -> Any:
         reference = getattr(self._coordinator, method).remote(*args)
@@ -121,7 +128,7 @@ class Lead:
         except RayTaskError as error:
             raise as_ours(error.cause, f"coordinator.{method}") from error
         except RayError as error:
-            self._coordinator = None
+            self._dismiss()
             raise CoordinatorLost(f"the coordinator died: {first_line(error)}") from error
 
     def _look_after_ray(self) -> None:
@@ -130,5 +137,4 @@ class Lead:
             self._session.give_up()
             if server == HERE:
                 self._session.abandon()
-                self._coordinator = None
                 raise CoordinatorLost(self.session_lost)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from magneton_dist.cluster.processes import is_alive
+from magneton_dist.cluster.processes import Process, is_alive, look_up
 
 SCRIPTS = Path(__file__).parent / "scripts"
 JOB = SCRIPTS / "cluster_job.py"
@@ -56,7 +56,7 @@ class Driver:
         """An audit of one variant `a` with two ranks, three steps, one repeat."""
         known: dict[str, Any] = {
             "name": name,
-            "variants": {"a": self.job()},
+            "variants": {"a": self.variant()},
             "baseline": "a",
             "repeats": 1,
             "warmup_runs": 0,
@@ -66,7 +66,7 @@ class Driver:
         return known | changes
 
     @staticmethod
-    def job(*arguments: object, ranks: int = 2, **changes: Any) -> dict[str, Any]:
+    def variant(*arguments: object, ranks: int = 2, **changes: Any) -> dict[str, Any]:
         """A job of `scripts/cluster_job.py`."""
         args = [str(argument) for argument in arguments or (3, 0.01)]
         return {"script": str(JOB), "args": args, "torchrun": {"nproc_per_node": ranks}} | changes
@@ -141,8 +141,11 @@ class Driver:
             if "torch.distributed.run" not in command and "cluster_driver" not in command
         )  # fmt: skip
 
-    def job_is_gone(self) -> bool:
-        return not self.processes(JOB.name, "--") and not self.ranks() and not self.processes("sleep 600")
+    def job(self) -> list[Process]:
+        """The job's processes as they are now: supervisors, torchrun, ranks and what these have started."""
+        pids = {*self.processes(JOB.name, "--"), *self.processes("torch.distributed.run"), *self.processes("sleep 600")}
+        found = [look_up(pid) for pid in [*pids, *self.ranks()]]
+        return [process for process in found if process is not None]
 
     def assert_clean(self) -> None:
         """No process, shared memory, temporary folder or file in the home folder is left."""
@@ -167,15 +170,6 @@ class Driver:
             os.kill(pid, signal.SIGKILL)
         self.process.wait(20)
         shutil.rmtree(self.temporary, ignore_errors=True)
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float) -> float:
-    """Seconds until `condition` held; fails the test after `limit_s`."""
-    start_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start_s < limit_s, "it did not happen in time"
-        time.sleep(0.01)
-    return time.monotonic() - start_s
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ def test_an_audit_from_end_to_end(driver: Any) -> None:
     (user / "polars.py").write_text("raise RuntimeError('the user has a module of this name')\n")
     tell = ["tell", "{run_dir}", "{variant}", "{repeat}", "{seed}"]
     variants = {
-        "a": driver.job(12, 0.02, *tell, seed=7, env={"WHERE": "{run_dir}"}),
-        "b": driver.job(5, 0.02, *tell, seed=7),
+        "a": driver.variant(12, 0.02, *tell, seed=7, env={"WHERE": "{run_dir}"}),
+        "b": driver.variant(5, 0.02, *tell, seed=7),
     }
     audit = driver.audit(variants=variants, repeats=2, warmup_runs=1)
     outcomes = driver.start(audit, cwd=user, OMP_NUM_THREADS="3", RANK="5", LOCAL_RANK="5").finish()
@@ -56,6 +58,7 @@ def test_an_audit_from_end_to_end(driver: Any) -> None:
         told = json.loads((folder / "told-0.json").read_text())
         assert told["argv"] == [str(folder), outcome["variant"], str(outcome["repeat"]), "7"]
         assert told["cwd"] == str(user)
+        assert told["nice"] == os.getpriority(os.PRIO_PROCESS, 0)  # Ray's workers run at 15
         environment = told["env"]
         assert environment.get("WHERE") == (str(folder) if outcome["variant"] == "a" else None)
         assert environment["OMP_NUM_THREADS"] == "3"
@@ -73,7 +76,7 @@ def test_an_audit_from_end_to_end(driver: Any) -> None:
 
 
 def test_a_failing_job_keeps_its_output_and_is_not_repeated(driver: Any) -> None:
-    variants = {"good": driver.job(), "bad": driver.job(3, 0.01, "fail")}
+    variants = {"good": driver.variant(), "bad": driver.variant(3, 0.01, "fail")}
     outcomes = driver.start(driver.audit(variants=variants, baseline="good", repeats=2, warmup_runs=1)).finish()
     assert [(o["variant"], o["discarded"], o["exit_code"]) for o in outcomes] == [
         ("bad", True, 1), ("good", False, 0), ("good", False, 0),
@@ -96,15 +99,18 @@ def test_jobs_that_end_early_or_are_no_torchrun_jobs(driver: Any) -> None:
     ]
     where = driver.folder / "elsewhere"
     where.mkdir()
+    variants = {
+        "alone": {"command": ["python", *alone], "cwd": str(where)},
+        "untraced": {"command": ["echo", "no training here"]},
+        "long": driver.variant(5000, 0.02, stop_after_steps=6),
+        "late": driver.variant(5000, 0.02, timeout_s=12.0),
+    }
     outcomes = driver.start(
-        driver.audit("alone", variants={"a": {"command": ["python", *alone], "cwd": str(where)}}),
-        driver.audit("untraced", variants={"a": {"command": ["echo", "no training here"]}}),
-        driver.audit("long", variants={"a": driver.job(5000, 0.02, stop_after_steps=6)}),
-        driver.audit("late", variants={"a": driver.job(5000, 0.02, timeout_s=12.0)}),
-        driver.audit("broken", analysis="BROKEN"),
-        PATH=f"{Path(__import__('sys').executable).parent}:/usr/bin:/bin",
+        driver.audit(variants=variants, baseline="alone"),
+        driver.audit(variants={"broken": driver.variant()}, baseline="broken", analysis="BROKEN"),
+        PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
     ).finish()
-    by_name = {outcome["manifest"]["audit"]: outcome for outcome in outcomes}
+    by_name = {outcome["variant"]: outcome for outcome in outcomes}
     assert set(by_name) == {"alone", "untraced", "long", "late", "broken"}
 
     one = by_name["alone"]
@@ -143,10 +149,10 @@ def test_wrong_input_is_one_line_with_exit_code_2_and_nothing_left(driver: Any) 
         port = listener.getsockname()[1]
         busy = {"nproc_per_node": 2, "master_port": port}
         driver.start(
-            driver.audit(variants={"a": driver.job(script="nowhere.py")}),
+            driver.audit(variants={"a": driver.variant(script="nowhere.py")}),
             driver.audit(runs=str(readonly / "runs")),
-            driver.audit(variants={"a": driver.job(torchrun=busy)}),
-            driver.audit(variants={"a": driver.job(torchrun={"nproc_per_node": 1, "nnodes": 2})}),
+            driver.audit(variants={"a": driver.variant(torchrun=busy)}),
+            driver.audit(variants={"a": driver.variant(torchrun={"nproc_per_node": 1, "nnodes": 2})}),
             driver.audit(variants={"a": {"command": ["no-such-launcher"]}}),
         )
         assert driver.finish() == []
