@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def conclude(
         },
         comparison=comparisons[0] if comparisons else None,
         other_comparisons=comparisons[1:],
-        regions=sorted((r for c in compared for r in c.regions), key=_difference, reverse=True)[:MOST_REGIONS],
+        regions=_in_turn([c.regions for c in compared])[:MOST_REGIONS],
         findings=sorted(findings, key=_weight, reverse=True),
         missing=_once([*missing, *(m for f in facts for m in f.missing)]),
         notes=_once([*notes, *(n for c in compared for n in c.notes), *_run_notes(variants)]),
@@ -89,12 +90,9 @@ def _weakness(kind: str) -> int:
     return ["unmeasured", "modelled", "apportioned", "replayed", "measured"].index(kind)
 
 
-def _difference(region: RegionResult) -> float:
-    """What the order of regions of several comparisons goes by; within one it stays as it is."""
-    if region.difference_j is not None:
-        return abs(region.difference_j.mean)
-    one, other = (side.seconds for side in region.sides.values())
-    return abs(one - other)
+def _in_turn(ranked: Sequence[Sequence[RegionResult]]) -> list[RegionResult]:
+    """The first of each comparison, then the second of each, ...: every one keeps its own order."""
+    return [region for row in zip_longest(*ranked) for region in row if region is not None]
 
 
 def _weight(finding: Finding) -> tuple[float, float]:

@@ -180,6 +180,8 @@ def _comparison(comparison: Comparison, kind: EnergyKind) -> Group:
     if comparison.energy_ratio_range is not None:
         low, high = (_change(Interval(end)) for end in comparison.energy_ratio_range)
         lines.append(f"over the whole range of the profile's watts: {low} to {high}")
+    if comparison.by == "memory" and comparison.memory_ratio is not None:
+        lines.append(f"memory at a step's peak {_change(comparison.memory_ratio)}")
     if comparison.saved_j is not None:
         mean, ends = interval(comparison.saved_j, "J")
         lines.append(f"saves {mean} {kind}" + (f" ({ends})" if ends else ""))

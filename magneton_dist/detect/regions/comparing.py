@@ -77,6 +77,12 @@ def _has_fingerprints(record: StepRecord) -> bool:
     return bool((record.step.graph.kind != UNKNOWN).any())
 
 
+def _timed_on_the_host(record: StepRecord) -> bool:
+    """Did operators run on a GPU without being seen there?"""
+    devices = record.step.values["device"].drop_nulls()
+    return record.launched is None and bool(devices.str.starts_with("cuda").any())
+
+
 def _floor(table: RegionTable) -> float:
     """Difference per step, in the table's quantity, that is worth a reader's time."""
     whole = [table.amounts(0).sum(axis=1).mean(), table.amounts(1).sum(axis=1).mean()]
@@ -133,6 +139,11 @@ def _notes(table: RegionTable, left_out: int) -> list[str]:
         notes.append(f"{between}: the joules of operators are unknown, so regions are compared by their time")
     if table.quantity == "bytes":
         notes.append(f"{between}: operators have no times, so regions are compared by the bytes that they move")
+    if any(_timed_on_the_host(pair.a) or _timed_on_the_host(pair.b) for pair in table.pairs):
+        notes.append(
+            f"{between}: no kernels were captured in the traced steps: operators on the GPU have the times of their "
+            "launches, by which their joules were shared out"
+        )
     if table.repeats == 1 and table.quantity in ("joules", "seconds"):
         notes.append(f"{between}: one run each gives regions no interval: set repeats to 2 or more")
     if table.covered < COVERED:

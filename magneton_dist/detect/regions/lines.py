@@ -87,7 +87,7 @@ def _by_frame(table: RegionTable, floor: float) -> dict[object, list[int]]:
         errors = np.array([table.values_error(g) or 0.0 for g in range(len(table.groups))])
         differ = table.matched & (errors > table.rules.values)
     found: dict[object, list[int]] = {}
-    for group in np.nonzero(differ)[0].tolist():
+    for group in np.nonzero(differ & table.holds)[0].tolist():
         found.setdefault(table.line(group) or group, []).append(group)
     return found
 

@@ -17,6 +17,8 @@ from magneton_dist.records.audit import Interval, RegionOperator, RegionResult, 
 
 MOST_RESULTS = 200
 MOST_OPERATORS = 24  # of one side that are shown
+DETAILED = 60  # results that show so many; the further ones show `FEW`
+FEW = 6
 MOST_FRAMES = 6
 
 
@@ -28,10 +30,13 @@ def results_of(table: RegionTable, lines: list[Line]) -> list[RegionResult]:
     cost = table.amounts(0).mean(axis=0) + table.amounts(1).mean(axis=0)
     order = np.lexsort((-cost, -size))[:MOST_RESULTS]
     of_group = {group: line for line in lines for group in line.groups}
-    return [_result(table, int(group), of_group.get(int(group))) for group in order]
+    return [
+        _result(table, group, of_group.get(group), MOST_OPERATORS if place < DETAILED else FEW)
+        for place, group in enumerate(order.tolist())
+    ]
 
 
-def _result(table: RegionTable, group: int, line: Line | None) -> RegionResult:
+def _result(table: RegionTable, group: int, line: Line | None, most: int) -> RegionResult:
     one, other = table.sides(group)
     known = table.groups[group]
     joules = table.sums[0].joules is not None
@@ -51,7 +56,7 @@ def _result(table: RegionTable, group: int, line: Line | None) -> RegionResult:
         phases=phases,
         places=known.places,
         line=table.line(group),
-        sides={table.a.name: _side(table, 0, group, one), table.b.name: _side(table, 1, group, other)},
+        sides={table.a.name: _side(table, 0, group, one, most), table.b.name: _side(table, 1, group, other, most)},
         energy_kind=table.energy_kind,
         differs=line is not None and bool(line.kind),
         quantity=table.quantity,
@@ -70,6 +75,8 @@ def _result(table: RegionTable, group: int, line: Line | None) -> RegionResult:
 def _judgement(table: RegionTable, group: int, line: Line | None) -> str:
     if line is not None:
         return line.judgement
+    if not table.holds[group]:
+        return "not in every traced step"
     if table.one_sided[group]:
         return "on one side only, of little weight"
     if not table.groups[group].matched:
@@ -82,10 +89,10 @@ def _ratio(table: RegionTable, group: int, quantity: Quantity) -> Interval | Non
     return Ratio.of(b, a).interval() if (a > 0).all() and (b > 0).all() else None
 
 
-def _side(table: RegionTable, side: int, group: int, shown: GroupSide) -> RegionSide:
+def _side(table: RegionTable, side: int, group: int, shown: GroupSide, most: int) -> RegionSide:
     sums: SideSums = table.sums[side]
     stacks: dict[tuple[str, ...], int] = {}
-    operators = [_operator(shown, op, stacks) for op in shown.ops[:MOST_OPERATORS]]
+    operators = [_operator(shown, op, stacks) for op in shown.ops[:most]]
     return RegionSide(
         joules=None if sums.joules is None else mean_interval(sums.joules[:, group]),
         seconds=float(sums.seconds[:, group].mean()),
@@ -94,7 +101,7 @@ def _side(table: RegionTable, side: int, group: int, shown: GroupSide) -> Region
         kernels=None if sums.launched is None else round(float(sums.launched[group])),
         operators=round(float(sums.operators[group])),
         shown=operators,
-        hidden=max(0, len(shown.ops) - MOST_OPERATORS),
+        hidden=max(0, len(shown.ops) - most),
         stacks=[list(stack[:MOST_FRAMES]) for stack in stacks],
     )
 

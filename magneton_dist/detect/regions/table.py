@@ -94,6 +94,12 @@ class RegionTable:
         return np.asarray((self.sums[0].operators == 0) | (self.sums[1].operators == 0))
 
     @cached_property
+    def holds(self) -> Bools:
+        """(groups,) there are such regions in every traced step."""
+        every = set().union(*(group.steps for group in self.groups))
+        return np.array([group.steps == every for group in self.groups], bool)
+
+    @cached_property
     def covered(self) -> float:
         """Share of the quantity that lies in matched regions, of the side where it is less."""
         shares = []

@@ -410,6 +410,28 @@ def test_values_without_fingerprints_are_not_compared_and_it_is_said(monkeypatch
     assert result.notes == ["regions were not compared: values have no fingerprints (capture.fingerprints)"]
 
 
+def test_a_region_of_some_steps_only_is_no_finding() -> None:
+    def logging(name: str, extra: bool) -> Variant:
+        drawings = []
+        for step in (0, 1):
+            d = Drawing(step=step)
+            d.op("embedding", f"w{step}", f"x{step}", 5.0, stack=(CALL,))
+            if extra and step == 1:
+                d.op("cumsum", f"x{step}", f"log{step}", 4.0, stack=(CALL,))
+            drawings.append(d)
+        return Variant(name, {"one": drawings})
+
+    result = compared(logging("quiet", False), logging("loud", True))
+    assert result.findings == []
+    assert [r.judgement for r in result.results if r.kind == "one-sided"] == ["not in every traced step"]
+
+
+def test_launch_times_on_a_gpu_are_said_to_be_no_more(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    row = Drawing._row
+    monkeypatch.setattr(Drawing, "_row", lambda d, *value: row(d, *value) | {"device": "cuda:0"})
+    assert any("the times of their launches" in note for note in compared(eager(), fused()).notes)
+
+
 def test_ranks_without_a_counterpart_are_named() -> None:
     a, b = eager(), fused()
     b.ranks = {0: "one", 1: "one", 2: "one"}
