@@ -90,10 +90,10 @@ def _choose(
     """
     sums_part = _power_sums(part)
     target, mine = _power_sums(whole)[wholes], sums_part[near]
-    share = mine[:, :, 0] / target[:, None, 0]
-    fits = (near >= 0) & (share < 1) & (share >= LEAST_SHARE)
+    fits = (near >= 0) & (mine[:, :, 0] < target[:, None, 0])
+    fits &= mine[:, :, 0] >= LEAST_SHARE * target[:, None, 0]
     fits &= mine[:, :, 3] <= target[:, None, 3] * (1 + eps)
-    rows = np.nonzero((fits.sum(1) >= 2) & ((share * fits).sum(1) >= 1))[0]
+    rows = np.nonzero((fits.sum(1) >= 2) & ((mine[:, :, 0] * fits).sum(1) >= target[:, 0]))[0]
     if not len(rows):
         return []
     first = np.argsort(~fits[rows], axis=1, kind="stable")[:, :CANDIDATES]
