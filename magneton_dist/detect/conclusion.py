@@ -13,7 +13,7 @@ from magneton_dist.config import Compare
 from magneton_dist.detect import shadow, straggler
 from magneton_dist.detect.comparison import RunFacts, check_values, compare_variants, units_of
 from magneton_dist.detect.regions.classes import Load
-from magneton_dist.detect.runs import VariantRuns, total_j
+from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended, total_j
 from magneton_dist.detect.values import ValuesCheck
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.meters.profile import Profile
@@ -30,7 +30,6 @@ from magneton_dist.records.audit import (
 
 DETECTORS = (shadow.alone, straggler.alone)
 MOST_REGIONS = 200
-CONTENDED = 0.10  # more of the wanted CPU time than this spent waiting for a core: the run was disturbed
 
 
 def conclude(
@@ -182,10 +181,10 @@ def _run_notes(variants: dict[str, list[RunFacts]]) -> list[str]:
     for name, facts in variants.items():
         if not facts:
             notes.append(f"{name}: no run of this variant could be counted")
-        contention = [s.contention for f in facts for s in f.ranks.values() if s.contention is not None]
-        if max(contention, default=0.0) > CONTENDED:
+        contention = most_contended(f.ranks for f in facts)
+        if contention > CONTENDED:
             notes.append(
-                f"{name}: disturbed: its ranks waited for a core in up to {max(contention):.0%} of the time they "
+                f"{name}: disturbed: its ranks waited for a core in up to {contention:.0%} of the time they "
                 "wanted one; times and modelled joules include that"
             )
         for f in facts:

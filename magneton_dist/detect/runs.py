@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ from magneton_dist.energy.statistics import mean_interval
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.meters.profile import Profile
 from magneton_dist.records.audit import EnergyKind, Interval
+
+CONTENDED = 0.10  # more of the wanted CPU time than this spent waiting for a core: the run was disturbed
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class VariantRuns:
         """`joules` as a share of this variant's mean energy."""
         total = self.over_repeats(lambda run: total_j(run.values()))
         return joules.mean / total.mean if joules and total and total.mean > 0 else None
+
+
+def most_contended(runs: Iterable[Mapping[int, RankSummary]]) -> float:
+    """Largest share of wanted CPU time that a rank of these runs spent waiting for a core; 0 when not known."""
+    shares = (s.contention for run in runs for s in run.values())
+    return max((share for share in shares if share is not None), default=0.0)
 
 
 def total_j(ranks: Iterable[RankSummary]) -> float | None:

@@ -150,6 +150,10 @@ def _judge(table: RegionTable, line: Line, told_apart: bool, noise: float) -> No
             line.judgement = f"depends on the watts of the operators: ratio {ends[0]:.2f} to {ends[1]:.2f}"
             return
     deterministic = table.quantity in ("memory", "bytes")
+    if not deterministic and table.disturbed and all(_same_operators(table, g) for g in groups):
+        line.certain = False
+        line.judgement = "the same operators, on ranks that waited for a core: their times say nothing"
+        return
     if not (told_apart or one_sided or deterministic):
         line.certain = False
         if table.repeats > 1:

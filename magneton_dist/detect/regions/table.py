@@ -15,7 +15,7 @@ from magneton_dist.detect.regions.names import GroupSide, label, shared_line
 from magneton_dist.detect.regions.places import Group, Places
 from magneton_dist.detect.regions.statistics import Ratios
 from magneton_dist.detect.regions.sums import SideSums
-from magneton_dist.detect.runs import VariantRuns
+from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended
 from magneton_dist.matching.arrays import Bools, Floats
 from magneton_dist.records.audit import EnergyKind
 
@@ -47,6 +47,11 @@ class RegionTable:
     def groups(self) -> list[Group]:
         """The groups, in the order of columns."""
         return self.places.groups
+
+    @cached_property
+    def disturbed(self) -> bool:
+        """Ranks of either variant waited for a core, and operators' times include that."""
+        return most_contended([*self.a.repeats, *self.b.repeats]) > CONTENDED
 
     @property
     def repeats(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -242,6 +244,24 @@ def test_one_run_each_is_no_finding_where_equal_operators_differ_as_much() -> No
 def test_the_same_operators_told_apart_by_repeats_point_to_the_settings() -> None:
     (finding,) = compared(fused(9.0, "a"), fused(3.0, "b")).findings
     assert "compare the settings" in finding.fix
+
+
+@pytest.mark.parametrize(("contention", "found"), [(None, 1), (0.05, 1), (0.3, 0)])
+def test_ranks_that_waited_for_a_core_say_nothing_of_the_same_operators(contention: float | None, found: int) -> None:
+    a, b = fused(9.0, "a"), fused(3.0, "b")
+    other = eager(9.0, "a"), b
+
+    def disturbed(variant: Variant, factors):  # type: ignore[no-untyped-def]
+        runs = variant.runs(factors)
+        repeats = [{r: replace(s, contention=contention) for r, s in run.items()} for run in runs.repeats]
+        return replace(runs, repeats=repeats)
+
+    def findings(one: Variant, two: Variant) -> int:
+        sides = disturbed(one, QUIET), disturbed(two, QUIET[::-1])
+        return len(compare_regions(*sides, loader(one, two), Compare(time=0.05)).findings)
+
+    assert findings(a, b) == found
+    assert findings(*other) == 1  # other operators are another matter
 
 
 def test_a_cheaper_side_that_takes_longer_is_a_trade_off() -> None:
