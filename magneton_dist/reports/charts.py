@@ -28,10 +28,14 @@ class _Scale:
         return round((value - self.low) / ((self.high - self.low) or 1.0) * 100.0, 3)
 
     def stretch(self, ends: tuple[float, float] | None) -> tuple[float, float] | None:
-        """Left end and width."""
-        return None if ends is None else (self.at(ends[0]), round(self.at(ends[1]) - self.at(ends[0]), 3))
+        """Left end and width of what lies within the chart."""
+        if ends is None:
+            return None
+        low, high = (min(max(end, self.low), self.high) for end in ends)
+        return self.at(low), round(self.at(high) - self.at(low), 3)
 
 
+WIDEST = 2.0  # of the longest bar: how far a chart of bars may reach for its intervals
 _NAMES = {look.code: look.name for look in LOOKS}
 _FINISHED = {"s": "shadow", "d": "parked", "r": "released"}
 
@@ -128,7 +132,9 @@ def bar_charts(audit: Audit) -> tuple[Values, list[Values]]:
     totals = [sum(_amounts(rank, joules=joules).values()) for rank in results]
     rank_scale = _Scale(0.0, max(totals, default=0.0))
     ends = [end for v in audit.variants.values() if v.energy_j and joules for end in v.energy_j.ci95 or ()]
-    job_scale = _Scale(0.0, max([*ends, *(sum(amounts.values()) for amounts in whole.values())], default=0.0))
+    longest = max((sum(amounts.values()) for amounts in whole.values()), default=0.0)
+    # an interval that says nothing must not press the bars flat
+    job_scale = _Scale(0.0, min(max([longest, *ends]), WIDEST * longest))
     kind = audit.energy_kind if joules else ""
     jobs = [
         {**_bar(one_line(name, 60), amounts, job_scale, unit, kind),
