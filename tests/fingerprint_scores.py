@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from recorded_steps import graph_of, record
+from recorded_steps import Tables, graph_of, record
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from magneton_dist.matching.crowds import Look
@@ -34,7 +34,6 @@ from magneton_dist.tracer.fingerprints import Fingerprints
 from magneton_dist.tracer.spool import Spool
 
 TRUTH = 1e-9
-Tables = dict[str, pl.DataFrame]
 
 
 class _Keeping(Fingerprints):

@@ -18,9 +18,16 @@ from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stacks import Stacks
 
 
+class Tables(dict[str, pl.DataFrame]):
+    """Tables of a recording, in the form of a record."""
+
+    def table(self, name: str) -> pl.DataFrame:
+        return self[name]
+
+
 def record(
     step: Callable[[], object], steps: int = 1, fingerprints: Callable[[Spool], Fingerprints] = Fingerprints
-) -> dict[str, pl.DataFrame]:
+) -> Tables:
     """The tables of `steps` calls of `step`.
 
     Models and optimizers of earlier recordings must be gone: names are looked for in the whole process.
@@ -46,7 +53,7 @@ def record(
             for hook in hooks:
                 hook.remove()
             spool.close()
-        return assemble(Path(folder))
+        return Tables(assemble(Path(folder)))
 
 
 def graph_of(tables: dict[str, pl.DataFrame], step: int | None = None) -> StepGraph:

@@ -151,9 +151,9 @@ def _place(side: StepGraph, op: int) -> str:
 def _lost(a: StepGraph, matched: Match) -> Iterator[tuple[Ints, float]]:
     """Operators of a that lead to nothing matched, by component, with their share of all elements."""
     graph, region = a.graph, matched.regions.a
-    elements = np.bincount(
-        graph.outputs.rows, weights=graph.numel[graph.outputs.flat], minlength=graph.n_ops
-    )
+    # New memory and constants are in no value's company, and are not missed.
+    weights = np.where(graph.anchor, graph.numel, 0)[graph.outputs.flat]
+    elements = np.bincount(graph.outputs.rows, weights=weights, minlength=graph.n_ops)
     every = max(1.0, float(elements.sum()))
     left = np.nonzero(~_leads_to_a_match(a, matched.value_a) & (region >= matched.regions.matched))[0]
     for component in np.unique(region[left]):

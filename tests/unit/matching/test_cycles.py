@@ -1,4 +1,4 @@
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ def by_search(sequence: list[int]) -> int:
             len(places)
             for k in range(len(sequence) + 1)
             for places in combinations(range(len(sequence)), k)
-            if all(sequence[i] < sequence[j] for i, j in zip(places, places[1:], strict=False))
+            if all(sequence[i] < sequence[j] for i, j in pairwise(places))
         ),
         default=0,
     )
@@ -24,5 +24,5 @@ def test_longest_increasing_is_increasing_and_longest(sequence):
     places = longest_increasing(sequence)
     chosen = [sequence[i] for i in places]
     assert places == sorted(set(places))
-    assert all(x < y for x, y in zip(chosen, chosen[1:], strict=False))
+    assert all(x < y for x, y in pairwise(chosen))
     assert len(places) == by_search(sequence)

@@ -14,10 +14,11 @@ EPS = 1e-3
 def values(*rows: list[float], numel: int = 100) -> MatchGraph:
     """A graph without operators whose values have these features."""
     n = len(rows)
+    features = np.array(rows, np.float64).reshape(n, len(rows[0]) if rows else 5)
     nothing = Ragged.of([])
     return MatchGraph(
         [], np.zeros(0, np.int64), nothing, nothing, np.full(n, FLOAT), np.full(n, numel),
-        np.array(rows, np.float64).reshape(n, len(rows[0]) if rows else 5), np.arange(n), np.ones(n, bool), np.full(n, -1),
+        features, np.arange(n), np.ones(n, bool), np.full(n, -1),
     )  # fmt: skip
 
 
