@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 import shlex
@@ -35,7 +37,26 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     activate = folder / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n")
+    write_traces(folder / "traces")
     return folder
+
+
+def write_traces(folder: Path) -> None:
+    """What the profiler leaves of two ranks: a kernel, then an all-reduce that rank 1 reaches 500 us later."""
+    folder.mkdir()
+    for rank, compute_us in enumerate((1000, 1500)):
+        start, end = 100 + compute_us, 2100
+        events = [
+            {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 100, "dur": compute_us,
+             "args": {"device": 0, "stream": 7}},
+            {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 20,
+             "ts": start, "dur": end - start, "args": {"device": 0, "stream": 20}},
+        ]  # fmt: skip
+        trace = {
+            "schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": events,
+        }  # fmt: skip
+        (folder / f"worker{rank}.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
 
 
 def dry(command: str) -> str:
@@ -75,7 +96,7 @@ def test_every_command_runs(clone: Path):
 
 def test_every_command_on_a_record_runs(clone: Path, monkeypatch):
     run("magneton-dist launch configs/uneven_inputs.yaml --set repeats=1 --set warmup_runs=0", clone)
-    assert len(ON_A_RECORD) == 2
+    assert len(ON_A_RECORD) == 3
     for command in ON_A_RECORD:
         run(command, clone)
     (record,) = (clone / "runs").glob("uneven-inputs-*")
