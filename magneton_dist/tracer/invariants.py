@@ -130,6 +130,7 @@ def moments(batch: torch.Tensor, chunk: int) -> torch.Tensor:
     The checksum is the sum modulo 2^64 of splitmix64 over the bits of the elements as float64, so a wider
     dtype makes no difference to it. What float64 cannot hold of an int64 is added to the bits.
     """
+    batch = batch.unsqueeze(1)  # so that scalars have a mode to sum over
     out = torch.zeros(batch.shape[0], MOMENTS, dtype=torch.float64, device=batch.device)
     checksum = out.view(torch.int64)[:, 5]
     every = list(range(1, batch.dim()))
