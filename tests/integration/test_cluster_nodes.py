@@ -20,7 +20,7 @@ from magneton_dist.cluster.processes import is_alive
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes many times longer
 
 SCRIPTS = Path(__file__).parent / "scripts"
-OPEN = {"RAY_AUTH_MODE": "disabled"}
+OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
 
 
 @contextmanager

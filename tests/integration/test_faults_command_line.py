@@ -77,7 +77,6 @@ def test_ctrl_c_reports_what_was_recorded(launched: subprocess.Popen[bytes], tmp
     said = json.loads(audit.read_text())
     assert any("SIGINT" in what for what in said["missing"])
     assert said["variants"]["job"]["ranks"][0]["steps"] >= 1
-    assert "Traceback" not in (tmp_path / "err").read_text()
 
 
 def test_audit_finishes_what_a_killed_launch_left(launched: subprocess.Popen[bytes], tmp_path: Path) -> None:
