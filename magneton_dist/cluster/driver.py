@@ -62,7 +62,7 @@ def audit_runs(
     try:
         with Interrupts() as interrupts, Session(address, ranks) as session:
             interrupts.arm()
-            lead = Lead(f"{folder.name}-{os.getpid()}", analysis, config.energy, session, interrupts)
+            lead = Lead(f"{os.getpid()}-{folder.name}", analysis, config.energy, session, interrupts)
             outcomes = _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
         if not outcomes and interrupts.why:
             raise KeyboardInterrupt(interrupts.why)

@@ -57,10 +57,13 @@ def main() -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         os.kill(driver, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    passed_on = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        passed_on.append(signal.SIGHUP)
+    for number in passed_on:
         signal.signal(number, pass_on)
     status = _wait_for(driver)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in passed_on:
         signal.signal(number, signal.SIG_IGN)
     end_descendants(_LIMIT_S)
     shutil.rmtree(folder, ignore_errors=True)

@@ -26,7 +26,10 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.getsignal(number) for number in _WATCHED}
+            handlers = {number: signal.getsignal(number) for number in _WATCHED}
+            if handlers[signal.SIGHUP] is signal.SIG_IGN:  # nohup
+                del handlers[signal.SIGHUP]
+            self._before = handlers
         self.arm()
         return self
 

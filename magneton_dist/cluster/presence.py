@@ -10,15 +10,21 @@ import socket
 from pathlib import Path
 
 _PREFIX = "magneton-dist-audit/"
+_LONGEST = 64  # a socket's name ends at 107 bytes
 
 
 class Presence:
-    """This audit's mark on the machine; several processes of one audit may hold it."""
+    """This audit's mark on the machine; several processes of one audit may hold it.
+
+    Args:
+        audit: tells audits apart by its first 64 characters.
+        holder: tells the processes of one audit apart.
+    """
 
     def __init__(self, audit: str, holder: str) -> None:
-        self._audit = audit
+        self._audit = audit[:_LONGEST]
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(f"\0{_PREFIX}{audit}/{holder}")
+        self._socket.bind(f"\0{_PREFIX}{self._audit}/{holder}")
 
     def others(self) -> list[str]:
         """Names of the other audits that run on this machine now."""

@@ -162,5 +162,5 @@ def test_two_audits_at_once_say_so(driver: Any, tmp_path: Path) -> None:
         [first], [second] = driver.finish(), other.finish()
     finally:
         other.close()
-    assert any("audit two-" in what for what in first["manifest"]["disturbed"])
-    assert any("audit one-" in what for what in second["manifest"]["disturbed"])
+    assert any("-two-" in what for what in first["manifest"]["disturbed"])
+    assert any("-one-" in what for what in second["manifest"]["disturbed"])

@@ -29,3 +29,13 @@ def test_elsewhere_than_on_the_main_thread_nothing_changes() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_nohup_stays_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.why == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)

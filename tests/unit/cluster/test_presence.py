@@ -16,3 +16,10 @@ def test_audits_see_each_other_and_not_themselves() -> None:
     assert other not in first.others()
     first.close()
     second.close()
+
+
+def test_a_long_name_is_no_error() -> None:
+    first, second = Presence(f"1-{'x' * 200}", "node-0"), Presence(f"2-{'x' * 200}", "node-0")
+    assert [name[:2] for name in first.others() if "xxx" in name] == ["2-"]
+    first.close()
+    second.close()
