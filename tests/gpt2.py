@@ -86,18 +86,30 @@ class Gpt2(nn.Module):
         return functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def fresh(c: Config, layout: str = "packed", attention: str = "eager", seed: int = 0) -> Gpt2:
-    """A model with weights that are not all alike: biases and norms get noise of their own."""
+def fresh(
+    c: Config, layout: str = "packed", attention: str = "eager", seed: int = 0, weights: str = "varied"
+) -> Gpt2:
+    """A model with random weights, the same for any layout and attention.
+
+    Args:
+        weights: "initial": as torch draws them, norms 1 and all biases of the norms 0; "varied": as after some
+            training, biases and norms with noise of their own; "twins": varied, every layer like the first.
+    """
     torch.manual_seed(seed)
     model = Gpt2(c, "packed", "eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if weights == "initial":
+                break
             if parameter.dim() == 1:
                 parameter.add_(0.05 * torch.randn_like(parameter))
             elif "words" in name or "places" in name:
                 parameter.mul_(0.3)
             else:
                 parameter.mul_(2)
+    if weights == "twins":
+        for block in model.blocks[1:]:
+            block.load_state_dict(model.blocks[0].state_dict())
     if (layout, attention) == ("packed", "eager"):
         return model
     other = Gpt2(c, layout, attention)
@@ -117,7 +129,7 @@ def copy_weights(model: Gpt2, packed: dict[str, torch.Tensor]) -> None:
         parameter.copy_(parts["qkv".index(which)])
 
 
-def transformers_model(c: Config, attention: str, seed: int = 0) -> Any:
+def transformers_model(c: Config, attention: str, seed: int = 0, weights: str = "varied") -> Any:
     """The same model by transformers: GPT2LMHeadModel without dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -128,7 +140,7 @@ def transformers_model(c: Config, attention: str, seed: int = 0) -> Any:
             bos_token_id=0, eos_token_id=0,
         )
     )  # fmt: skip
-    weights = {name: p.detach() for name, p in fresh(c, seed=seed).named_parameters()}
+    source = {name: p.detach() for name, p in fresh(c, seed=seed, weights=weights).named_parameters()}
     names = {
         "words": "transformer.wte", "places": "transformer.wpe", "norm": "transformer.ln_f",
         "norm1": "ln_1", "norm2": "ln_2", "qkv": "attn.c_attn", "out": "attn.c_proj", "up": "mlp.c_fc",
@@ -136,7 +148,7 @@ def transformers_model(c: Config, attention: str, seed: int = 0) -> Any:
     }  # fmt: skip
     state = dict(model.named_parameters())
     with torch.no_grad():
-        for name, weight in weights.items():
+        for name, weight in source.items():
             *block, which, kind = name.split(".")
             place = f"transformer.h.{block[1]}." if block else ""
             # transformers keeps the weights of its layers the other way round

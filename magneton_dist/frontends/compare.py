@@ -17,8 +17,8 @@ import polars as pl
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.frontends.graph_record import GraphRecord
 from magneton_dist.matching.arrays import Ints
-from magneton_dist.matching.frontier import match, region_confidence
-from magneton_dist.matching.recorded import StepGraph, step_graph, tolerance
+from magneton_dist.matching.recorded import StepGraph
+from magneton_dist.matching.records import Algorithm, match_records
 from magneton_dist.records.schema import F64, I64, IDS, STR, Column, Table
 from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, load
 
@@ -58,6 +58,7 @@ class GraphComparison:
         regions: every operator of both is in exactly one.
         pairs: the values by which the regions were cut.
         covered_a, covered_b: share of the bytes that operators move which matched regions move.
+        notes: in words, where and why the two part, and what could not be compared.
     """
 
     a: str
@@ -66,6 +67,7 @@ class GraphComparison:
     pairs: pl.DataFrame = field(repr=False)
     covered_a: float
     covered_b: float
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The regions that move most bytes, a line each."""
@@ -79,6 +81,7 @@ class GraphComparison:
             lines.append(f"{region['bytes_a']:>12,}{region['bytes_b']:>12,}  {names[0]}  |  {names[1]}")
         if len(self.regions) > MOST_LINES:
             lines.append(f"{'':24}  and {len(self.regions) - MOST_LINES} smaller ones")
+        lines += ["", *self.notes] if self.notes else []
         return "\n".join(lines)
 
     @property
@@ -87,21 +90,26 @@ class GraphComparison:
         return self.regions.filter(pl.col("kind") == "matched")
 
 
-def compare(a: Comparable, b: Comparable, *, rank: int = 0, eps: float | None = None) -> GraphComparison:
-    """Match the first traced step of two records.
+def compare(
+    a: Comparable, b: Comparable, *, rank: int = 0, eps: float | None = None, algorithm: Algorithm = "frontier"
+) -> GraphComparison:
+    """Match the traced steps of two records; what is equal in each of them matches.
 
     Args:
         a, b: what `magneton_dist.record` returned, or a run, its folder, or one rank of it.
         rank: which one of a run.
         eps: relative tolerance of values; by default 1e-3, or 1e-2 where 16 or 8 bits take part.
+        algorithm: "frontier", or "dominators" for Algorithm 1 of the paper: coarser regions.
 
     Raises:
         InputError: a record has no such rank, no graph or no fingerprints.
     """
     records = [_opened(record, rank) for record in (a, b)]
-    graphs = [_graph(record) for record in records]
+    for record in records:
+        _check(record)
+    both = match_records(records[0], records[1], algorithm, eps)
+    graphs, found = (both.a, both.b), both.matched
     one, two = graphs
-    found = match(one.graph, two.graph, tolerance(one, two) if eps is None else eps)
     count = found.regions.count
     sides = [
         _side(record, graph, region, count, letter)
@@ -112,7 +120,7 @@ def compare(a: Comparable, b: Comparable, *, rank: int = 0, eps: float | None = 
     empty_a, empty_b = (side[f"ops_{letter}"].list.len() == 0 for side, letter in zip(sides, "ab", strict=True))
     made = np.arange(count) < found.regions.matched
     kinds = np.where(empty_b, "only a", np.where(empty_a, "only b", np.where(made, "matched", "unmatched")))
-    certain = region_confidence(found, one.graph, two.graph)
+    certain = both.confidence()
     regions = pl.concat(
         [pl.DataFrame({"kind": kinds, "confidence": certain}, schema={"kind": STR, "confidence": F64}), *sides],
         how="horizontal",
@@ -126,7 +134,8 @@ def compare(a: Comparable, b: Comparable, *, rank: int = 0, eps: float | None = 
         schema=PAIRS.schema,
     )
     covered_a, covered_b = (_covered(regions, f"bytes_{letter}") for letter in "ab")
-    return GraphComparison(_name(records[0]), _name(records[1]), regions, pairs, covered_a, covered_b)
+    notes = *both.notes, *(divergence.text for divergence in both.divergences())
+    return GraphComparison(_name(records[0]), _name(records[1]), regions, pairs, covered_a, covered_b, notes)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -151,11 +160,9 @@ def _opened(record: Comparable, rank: int) -> GraphRecord | RankRecord:
     return record
 
 
-def _graph(record: GraphRecord | RankRecord) -> StepGraph:
-    fingerprints = record.table("fingerprints")
-    if fingerprints.is_empty():
+def _check(record: GraphRecord | RankRecord) -> None:
+    if record.table("ops").height and record.table("fingerprints").is_empty():
         raise RecordError("values have no fingerprints", where=_name(record), do="set capture.fingerprints: standard")
-    return step_graph(record.table("ops"), record.table("values"), fingerprints)
 
 
 def _name(record: GraphRecord | RankRecord) -> str:

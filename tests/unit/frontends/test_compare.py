@@ -155,3 +155,23 @@ def test_tensorflow_computes_branches_of_expm_that_jax_does_not(example):
     assert largest["kind"] == "only b"
     assert names(largest, "b").count("BatchMatMulV2") >= 3
     assert any("BatchMatMulV2" in b for _, b in pairs(comparison))
+
+
+def test_where_and_why_two_records_part_is_said():
+    torch.manual_seed(0)
+    inputs = torch.randn(20, 30), torch.randn(30, 40)
+    a = magneton_dist.record(lambda x, w: (x @ w).relu().square(), inputs)
+    b = magneton_dist.record(lambda x, w: (x @ w).sigmoid().square(), inputs)
+    found = magneton_dist.compare(a, b)
+    assert len(found.notes) == 1
+    assert "the runs part at relu" in found.notes[0]
+    assert found.notes[0] in str(found)
+
+
+def test_regions_by_the_algorithm_of_the_paper():
+    torch.manual_seed(0)
+    inputs = torch.randn(20, 30), torch.randn(30, 30)
+    record = magneton_dist.record(lambda x, w: (((x @ w) + x).relu() @ w).relu(), inputs)
+    found = magneton_dist.compare(record, record, algorithm="dominators")
+    assert found.covered_a == 1.0
+    assert len(found.matched) == 5
