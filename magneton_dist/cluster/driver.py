@@ -12,10 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from magneton_dist.cluster import policy
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.coordinator import Report
 from magneton_dist.cluster.interrupts import Interrupts
+from magneton_dist.cluster.launching import Launch
 from magneton_dist.cluster.lead import CoordinatorLost, Lead
 from magneton_dist.cluster.ledger import Assignment
 from magneton_dist.cluster.manifests import store, versions, write_manifest
@@ -56,17 +59,16 @@ def audit_runs(
         InputError: the configuration cannot be run here: a missing script, more ranks than places, ...
         ClusterError: Ray does not start, or actors cannot be placed.
     """
-    folder = _audit_folder(config)
-    prepare(folder)
     ranks = max(job.torchrun.nproc_per_node for job in config.variants.values())
+    folder = _audit_folder(config)
     try:
+        if address is None:  # on a cluster the nodes know better
+            _check(config, folder)
+        prepare(folder)
         with Interrupts() as interrupts, Session(address, ranks) as session:
             interrupts.arm()
             lead = Lead(f"{os.getpid()}-{folder.name}", analysis, config.energy, session, interrupts)
-            outcomes = _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
-        if not outcomes and interrupts.why:
-            raise KeyboardInterrupt(interrupts.why)
-        return outcomes
+            return _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
     finally:
         if not any(folder.glob("*/*/manifest.json")):  # nothing was run
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,7 +98,16 @@ class _Audit:
                 break
             if run.variant in policy.given_up(outcomes):
                 continue
-            outcome = self._make(run, Teller(self._config, run, number, len(runs), forecast, on_progress))
+            assignment = self._assign(run)
+            try:
+                tell = Teller(self._config, run, number, len(runs), forecast, on_progress)
+                outcome = self._make(assignment, tell)
+            except MagnetonError as error:
+                if isinstance(error, InputError) or not outcomes:
+                    shutil.rmtree(assignment.folder, ignore_errors=True)
+                    raise
+                outcomes.append(_not_made(assignment, error))
+                break
             steps = max((sums.steps for sums in outcome.sums.values()), default=0)
             forecast.finished(run.variant, outcome.seconds, steps)
             if run.discarded and outcome.exit_code == 0 and not outcome.stopped:
@@ -108,17 +119,13 @@ class _Audit:
             raise KeyboardInterrupt(interrupts.why)
         return outcomes
 
-    def _make(self, run: Run, tell: Callable[[Report], None]) -> RunOutcome:
-        assignment = self._assign(run)
+    def _make(self, assignment: Assignment, tell: Callable[[Report], None]) -> RunOutcome:
         origin = assignment.folder / ORIGIN
         try:
             report = self._lead.make(assignment, tell)
-        except MagnetonError:  # the run could not begin
-            shutil.rmtree(assignment.folder, ignore_errors=True)
-            raise
         except CoordinatorLost as lost:
             found = recover(assignment.folder, assignment.draft, self._analysis, str(lost), finish=not lost.late)
-            return replace(found, discarded=run.discarded)
+            return replace(found, discarded=assignment.discarded)
         finally:
             origin.unlink(missing_ok=True)
         assert report.outcome is not None
@@ -128,10 +135,7 @@ class _Audit:
 
     def _assign(self, run: Run) -> Assignment:
         job = self._config.variants[run.variant]
-        folder = self._folder / run.variant / run.label
-        values = {
-            "run_dir": str(folder), "variant": run.variant, "repeat": run.label, "seed": str(job.seed),
-        }  # fmt: skip
+        folder, values = _place(self._config, self._folder, run)
         draft = Manifest(
             audit=self._config.name,
             variant=run.variant,
@@ -155,6 +159,31 @@ class _Audit:
             draft, run.discarded, job, folder, values, self._environment, self._cwd, capture,
             token=secrets.token_hex(16), origin=origin, temporary=self._temporary,
         )  # fmt: skip
+
+
+def _check(config: AuditConfig, audit: Path) -> None:
+    """Raise `InputError` for what can be known to be wrong with any variant before the first one runs."""
+    for run in {run.variant: run for run in schedule(config)}.values():
+        folder, values = _place(config, audit, run)
+        Launch(config.variants[run.variant], folder, values, os.environ, Path.cwd(), {}, "", "").check()
+
+
+def _place(config: AuditConfig, audit: Path, run: Run) -> tuple[Path, dict[str, str]]:
+    """Folder of a run, and the values of its placeholders."""
+    folder = audit / run.variant / run.label
+    seed = str(config.variants[run.variant].seed)
+    return folder, {"run_dir": str(folder), "variant": run.variant, "repeat": run.label, "seed": seed}
+
+
+def _not_made(assignment: Assignment, error: MagnetonError) -> RunOutcome:
+    """The outcome of a run that could not begin after others had been made."""
+    draft = assignment.draft
+    manifest = msgspec.structs.replace(draft, missing=[f"the whole run: {error}"])
+    write_manifest(assignment.folder, manifest)
+    return RunOutcome(
+        draft.variant, draft.repeat, assignment.discarded, assignment.folder, manifest,
+        missing=tuple(manifest.missing), stopped=str(error),
+    )  # fmt: skip
 
 
 class Teller:
