@@ -173,6 +173,14 @@ class Driver:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
+def wait_until(condition: Callable[[], bool], limit_s: float) -> None:
+    """Wait until `condition` holds; fails the test after `limit_s`."""
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     made = Driver(tmp_path)
