@@ -9,6 +9,7 @@ from magneton_dist import audits
 from magneton_dist.comparisons import By, compare_records, repeats_in
 from magneton_dist.frontends import compare as graphs
 from magneton_dist.frontends.graph_record import GraphRecord
+from magneton_dist.matching.records import Algorithm
 from magneton_dist.meters import load_profile
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, load
@@ -33,7 +34,7 @@ def audit(record: Folder | AuditRecord, *, profile: str | None = None) -> Audit:
 
 def compare(
     a: Comparable, b: Comparable, *, by: By | None = None, profile: str | None = None, rank: int = 0,
-    eps: float | None = None,
+    eps: float | None = None, algorithm: Algorithm = "frontier",
 ) -> Audit | graphs.GraphComparison:
     """Compare two records.
 
@@ -46,6 +47,7 @@ def compare(
         profile: of runs: name or file of a profile that replaces the watts they were modelled with.
         rank: of graphs: which rank of a run.
         eps: of graphs: relative tolerance of values; by default 1e-3, or 1e-2 where 16 or 8 bits take part.
+        algorithm: of graphs: "frontier", or "dominators" for Algorithm 1 of the paper, which is coarser.
 
     Raises:
         InputError: a record is not there, or holds nothing to compare.
@@ -54,7 +56,7 @@ def compare(
     one, other = folders
     if one is None or other is None:
         a, b = (record.folder if isinstance(record, AuditRecord) else record for record in (a, b))
-        return graphs.compare(a, b, rank=rank, eps=eps)
+        return graphs.compare(a, b, rank=rank, eps=eps, algorithm=algorithm)
     return compare_records(one, other, by=by, profile=None if profile is None else load_profile(profile)).audit
 
 
