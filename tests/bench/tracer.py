@@ -177,16 +177,23 @@ def rank(name: str, folder: str) -> None:
         spool.flush()
         return (time.process_time() - cpu) / steps, (time.perf_counter() - wall) / steps
 
-    def compare(turn_on: Callable[[], None], turn_off: Callable[[], None], pairs: int, steps: int) -> list[Any]:
+    def compare(
+        turn_on: Callable[[], None], turn_off: Callable[[], None], pairs: int, steps: int, writes: bool = False
+    ) -> list[Any]:
+        """(traced, dark) CPU and wall seconds per step of each pair; `writes`: turning off is part of a step."""
         compared = []
         for pair in range(pairs):
             seconds = {}
             for traced in (True, False) if pair % 2 else (False, True):  # A B B A
-                if traced:
-                    turn_on()
-                seconds[traced] = block(steps)
-                if traced:
-                    turn_off()
+                if not traced:
+                    seconds[False] = block(steps)
+                    continue
+                turn_on()
+                cpu, wall = block(steps)
+                start = time.process_time(), time.perf_counter()
+                turn_off()
+                off = time.process_time() - start[0], time.perf_counter() - start[1]
+                seconds[True] = (cpu + off[0] / steps, wall + off[1] / steps) if writes else (cpu, wall)
             compared.append((seconds[True], seconds[False]))
         return compared
 
@@ -209,7 +216,7 @@ def rank(name: str, folder: str) -> None:
         for suffix, fingerprints in (("", "standard"), ("_plain", "none")):
             switch.session._fingerprints = fingerprints
             recorder = switch.session._open_graph()
-            compared = compare(lambda r=recorder: r.start(0), recorder.stop, GRAPH_PAIRS, 1)
+            compared = compare(lambda r=recorder: r.start(0), recorder.stop, GRAPH_PAIRS, 1, writes=True)
             figures[f"graph_step_ratio{suffix}"] = statistics.median(on[1] / off[1] for on, off in compared)
     Path(folder, f"figures-{dist.get_rank()}.json").write_text(json.dumps(figures))
     dist.destroy_process_group()
