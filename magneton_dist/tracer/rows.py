@@ -22,7 +22,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "call_id", "group", "group_size", "group_rank", "seq", "op", "origin", "bytes", "dtype",
         "zero_payload", "root", "step", "issue_ns", "start_ns", "end_ns", "stack_id",
     ),
-    # exact sums of the rows that the cap left out: one per (group, op, origin, stack)
+    # exact sums of the rows that the cap left out, since the last such row of the same (group, op, origin, stack)
     "collective_sum": ("group", "op", "origin", "stack_id", "count", "bytes", "duration_ns"),
     "op": (
         "op_id", "step", "name", "phase", "inputs", "outputs", "arguments", "stack_id", "start_ns", "end_ns",
@@ -40,7 +40,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "knob": ("name", "value"),
     # digest of one parameter at the end of the run, accumulated in float64
     "parameter": ("name", "shape", "dtype", "sum", "l1", "l2", "exact", "projections"),
-    # moments: python_start, process_group, join_enter, join_exit, join_done, last_step, exit, stopped
+    # moments: python_start, process_group, join_enter, join_exit, join_done, last_step, exit, stopped,
+    # steps_by_call (the `step` rows that end before it are void)
     "mark": ("name", "t_ns", "detail"),
     # faults of the tracer itself and anything it left out on purpose
     "fault": ("where", "message"),

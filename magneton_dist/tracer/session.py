@@ -105,12 +105,12 @@ class Session:
             if self.steps.last_end_ns is not None:
                 self.spool.put("mark", "last_step", self.steps.last_end_ns, None)
             error = getattr(sys, "last_type", None)
-            self._mark("exit", None if error is None else {"exception": error.__name__})
             self._warmed_up()
             if self._collectives is not None:
                 self._collectives.quiesce()
             if error is None:
                 self._digest_parameters()
+            self._mark("exit", None if error is None else {"exception": error.__name__})
         except Exception as error:
             self.spool.fault("exit", error)
         self.spool.close()

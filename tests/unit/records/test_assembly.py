@@ -182,3 +182,22 @@ def test_many_rows_are_read_fast(tmp_path: Path):
     assert ops.schema["inputs"] == pl.List(pl.Int64)
     # 300,000 rows/s alone on a core; the bound leaves room for a crowded machine
     assert took_s < count / 60_000
+
+
+def test_steps_before_the_job_says_its_own_are_void(tmp_path: Path):
+    def step(number: int, start: int, end: int) -> list[object]:
+        return ["step", number, start, end, "measured", None, None]
+
+    segment(tmp_path, 0, step(0, 0, 10), step(1, 10, 20), ["mark", "steps_by_call", 25, None], step(0, 0, 26))
+    segment(tmp_path, 1, step(1, 26, 40))
+    steps = assemble(tmp_path)["steps"]
+    assert steps.select("step", "start_ns", "end_ns").rows() == [(0, 0, 26), (1, 26, 40)]
+
+
+def test_collective_sums_are_added_up_per_key(tmp_path: Path):
+    key, other = ["0", "allreduce_", "ddp", 3], ["0", "allreduce_", "ddp", None]
+    segment(tmp_path, 0, ["collective_sum", *key, 2, 80, 7], ["collective_sum", *other, 1, 5, 1])
+    segment(tmp_path, 1, ["collective_sum", *key, 3, 20, 3])
+    sums = assemble(tmp_path)["collective_sums"]
+    assert sums.schema == TABLES["collective_sums"].schema
+    assert sums.rows() == [(*key, 5, 100, 10), (*other, 1, 5, 1)]
