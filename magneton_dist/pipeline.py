@@ -177,7 +177,10 @@ def analyse(run: RunRecord, profile: Profile | None = None) -> RunAnalysis:
         entry = known.get(rank)
         tables = {name: record.table(name) for name in TABLES}
         device = entry.device if entry else "cpu"
-        arrivals.append(_arrivals(rank, tables, entry.node if entry else "", device))
+        try:
+            arrivals.append(_arrivals(rank, tables, entry.node if entry else "", device))
+        except RecordError:  # nothing was recorded of it, as its manifest says
+            continue
     clocks = {r.rank: manifest.clocks.get(r.node, Clock()) for r in manifest.ranks}
     joined = join(arrivals, clocks)
     accounts = {

@@ -100,8 +100,8 @@ class AuditConfig(Model):
     name: str
     variants: dict[str, Job]
     baseline: str
-    repeats: int = Field(default=4, ge=1)
-    warmup_runs: int = Field(default=1, ge=0)  # discarded runs per variant, before the first repeat
+    repeats: int = Field(default=4, ge=1, le=1000)
+    warmup_runs: int = Field(default=1, ge=0, le=1000)  # discarded runs per variant, before the first repeat
     capture: Capture = Capture()
     energy: Energy = Energy()
     compare: Compare = Compare()

@@ -38,6 +38,11 @@ class RunFacts:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        """The job ended with an error, so what it did is not the whole of its work."""
+        return bool(self.manifest.exit_code) and not self.manifest.stopped
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -58,7 +63,7 @@ def compare_variants(
     load: Load | None,
     known: Sequence[Finding],
 ) -> Compared:
-    """Compare the repeats that both variants have; a pair ran next to each other.
+    """Compare the repeats that both variants have finished; a pair ran next to each other.
 
     Args:
         names: of the baseline and the candidate.
@@ -67,10 +72,11 @@ def compare_variants(
         check: of the variants' final parameters.
         known: findings on variants alone.
     """
-    numbers = [{f.manifest.repeat for f in variants[name] if f.ranks} for name in names]
+    numbers = [{f.manifest.repeat for f in variants[name] if f.ranks and not f.failed} for name in names]
     repeats = [f.manifest.repeat for f in variants[names[0]] if f.manifest.repeat in numbers[0] & numbers[1]]
     if not repeats:
-        why = "no repeat in which both variants have a record"
+        failed = [name for name in names if variants[name] and all(f.failed for f in variants[name])]
+        why = f"all runs of {' and '.join(failed)} failed" if failed else "no repeat that both variants have finished"
         return Compared(Comparison(*names, None, Interval(1.0), None, "inconclusive", why))
     one, two = (_paired(variants[name], name, repeats, profile) for name in names)
     regions = RegionComparison()

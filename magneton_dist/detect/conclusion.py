@@ -72,7 +72,7 @@ def conclude(
         started=started,
         machine=_machine(facts),
         energy_kind=min((r.energy_kind for r in runs.values() if r.repeats), key=_weakness, default="unmeasured"),
-        energy_source=_distinct(s.energy_source for s in every) or "no meter",
+        energy_source=_distinct(s.energy_source for s in every) or "no rank left a record",
         variants={
             v: _variant(variants[v], runs[v], checks.get(v), rules, is_baseline=v == baseline) for v in variants
         },

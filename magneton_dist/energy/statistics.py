@@ -60,6 +60,10 @@ class Ratio:
         safe_spread = np.maximum(spread, np.sqrt(2) * noise)
         return cls(mean, _half_width(spread, repeats), _half_width(safe_spread, repeats), noise)
 
+    def nominal(self) -> Ratio:
+        """The first assumption alone."""
+        return Ratio(self.mean[:1], self.half[:1], self.safe_half[:1], self.noise[:1])
+
     def inverse(self) -> Ratio:
         """Denominator over numerator."""
         return replace(self, mean=-self.mean)

@@ -272,7 +272,7 @@ def _undecided(effect: Effect, energy: Ratio, rules: Compare) -> tuple[Verdict, 
     if effect == "same":
         return "no difference", f"no difference within {_far_end(energy).max():.1%}"
     watts = energy.range()
-    if watts is not None and len(_effects(energy, rules)) > 1:
+    if watts is not None and len(_effects(energy, rules)) > 1 and _effects(energy.nominal(), rules) != {"unclear"}:
         return _inconclusive(
             "it depends on the profile's watts: "
             f"over their range the energy ratio is {watts[0]:.3f} to {watts[1]:.3f}"

@@ -22,7 +22,7 @@ class ModelledMeter:
         self.profile = profile
         self.name = f"modelled:{profile.name}"
         self.device = device
-        self.source = f"modelled: {profile.device} by state, profile {profile.name}. {profile.caution}"
+        self.source = f"modelled: {profile.device} by state, profile {profile.name}. {profile.caution.rstrip('.')}"
 
     def read(self) -> Reading:
         """A reading without figures: states are known only after the run."""

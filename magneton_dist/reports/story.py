@@ -29,7 +29,8 @@ def headline(audit: Audit) -> Headline:
     if not any(variant.runs for variant in audit.variants.values()):
         return Headline("not audited", f"No run of {names} could be counted.", "", waste=False)
     if not audit.findings:
-        return Headline("audited alone", f"No waste found in {names}.", "", waste=False)
+        part = "what was recorded of " if doubts(audit) else ""
+        return Headline("audited alone", f"No waste found in {part}{names}.", "", waste=False)
     worst = audit.findings[0]
     return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
 

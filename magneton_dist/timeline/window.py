@@ -102,7 +102,9 @@ def audited_windows(
         The window of each rank, and notes on what could not be done as documented.
     """
     clock = {rank: clocks.get(rank, RankClock()) for rank in lives}
-    notes = []
+    notes: list[str] = []
+    if not lives:
+        return {}, notes
 
     def common(name: str) -> dict[int, int]:
         values = ((rank, getattr(life, name)) for rank, life in lives.items())

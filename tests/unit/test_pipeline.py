@@ -168,3 +168,14 @@ def test_settings_hold_no_environment(run: Path) -> None:
     text = (run.parent.parent / "settings.json").read_text()
     assert os.environ.get("PATH", "/bin") not in text
     assert sorted(json.loads(text)) == ["baseline", "compare", "name", "profile", "started"]
+
+
+def test_a_run_without_any_rank_is_said_not_a_crash(run: Path) -> None:
+    for folder in (run / "ranks").iterdir():
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    outcome = audits.audit(run.parent.parent)
+    assert outcome.audit.variants["join"].runs == 0
+    assert outcome.audit.missing
+    assert audits.bands(run).ranks == {}

@@ -107,3 +107,23 @@ def test_a_variant_without_runs_is_said() -> None:
     assert result.comparison is None
     assert result.variants["b"].runs == 0
     assert any("b: no run" in note for note in result.notes)
+
+
+def test_failed_runs_are_not_compared() -> None:
+    base = [facts("a", i, released(s)) for i, s in enumerate(NOISE)]
+    rest = [facts("b", i, released(s, batches=12), exit_code=1) for i, s in enumerate(NOISE)]
+    result = conclude("a", "now", {"a": base, "b": rest}, "a", Compare(time=0.05), PROFILE)
+    assert result.comparison is not None
+    assert result.comparison.verdict == "inconclusive"
+    assert result.comparison.energy_ratio is None
+    assert result.comparison.saved_j is None
+    assert result.comparison.reason == "all runs of b failed"
+
+
+def test_a_failed_repeat_leaves_the_others_to_compare() -> None:
+    base = [facts("a", i, released(s)) for i, s in enumerate(NOISE)]
+    rest = [facts("b", i, released(s), exit_code=int(i == 2)) for i, s in enumerate(NOISE)]
+    result = conclude("a", "now", {"a": base, "b": rest}, "a", Compare(time=0.05), PROFILE)
+    assert result.comparison is not None
+    assert result.comparison.energy_ratio is not None
+    assert result.comparison.energy_ratio.mean == pytest.approx(1.0)
