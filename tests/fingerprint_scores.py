@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from magneton_dist.matching.crowds import Look
 from magneton_dist.matching.fingerprints import (
     DIFFERENT,
+    EQUAL,
     Fingerprint,
     compare_order,
     compare_unfoldings,
@@ -53,6 +55,11 @@ def record_with_elements(step: Callable[[], object]) -> tuple[Tables, dict[int, 
     """The tables of a step, and the sorted elements of every floating value by id."""
     kept: dict[int, np.ndarray] = {}
     return record(step, fingerprints=lambda spool: _Keeping(spool, kept)), kept
+
+
+def record_with_spectra(step: Callable[[], object]) -> Tables:
+    """The tables of a step, with the singular values of every unfolding."""
+    return record(step, fingerprints=partial(Fingerprints, spectra=True))
 
 
 class _Tf32(TorchDispatchMode):
@@ -101,8 +108,7 @@ def population(exact: tuple[Tables, Tables], kept: tuple[dict[int, np.ndarray], 
     for graph, elements in zip(graphs, kept, strict=True):
         ids = graph.values["value_id"].to_numpy()
         members = group_values(graph.graph).members
-        made = np.array([*graph.ops["phase"].is_in(["forward", "backward"]), False])[graph.graph.producers()]
-        usable = made & graph.graph.anchor & (graph.graph.kind == FLOAT) & np.isin(ids, list(elements))
+        usable = _computed(graph) & (graph.graph.kind == FLOAT) & np.isin(ids, list(elements))
         groups.append([values for values in members if usable[values].all()])
     by_size: dict[int, list[int]] = defaultdict(list)
     for j, values in enumerate(groups[1]):
@@ -116,6 +122,17 @@ def population(exact: tuple[Tables, Tables], kept: tuple[dict[int, np.ndarray], 
             weight.append(len(values) * len(groups[1][j]))
             truth.append(np.abs(mine - other).max() <= TRUTH * np.abs(mine).max())
     return Population(graphs, (groups[0], groups[1]), pairs, np.array(truth), np.array(weight))
+
+
+def _computed(graph: StepGraph) -> np.ndarray:
+    """(values,) activations and gradients that say enough to be compared; no views of weights."""
+    by_op = graph.ops["phase"].is_in(["forward", "backward"]).to_numpy()
+    made = np.append(by_op, False)[graph.graph.producers()] & graph.graph.anchor
+    of_value = group_values(graph.graph).of_value
+    others = np.zeros(of_value.max(initial=0) + 1, bool)
+    others[of_value[~made]] = True
+    computed: np.ndarray = ~others[of_value]
+    return computed
 
 
 def _elements(graph: StepGraph, values: list[int], kept: dict[int, np.ndarray]) -> np.ndarray:
@@ -138,25 +155,43 @@ def mean_and_deviation(a: Fingerprint, b: Fingerprint, eps: float) -> bool:
     return bool((np.abs(p - q) <= eps * (np.abs(p) + np.abs(q) + 1e-8)).all())
 
 
+def spectra(a: Fingerprint, b: Fingerprint, eps: float) -> bool:
+    """The invariant of the paper: norms and singular values."""
+    norms = sorted([a.features[0], b.features[0]])
+    return bool(norms[1] - norms[0] <= eps * norms[1]) and compare_unfoldings(a, b, eps) != DIFFERENT
+
+
 def moments(a: Fingerprint, b: Fingerprint, eps: float) -> bool:
     return bool(moment_distance(a.features, b.features) <= eps)
 
 
 def unfoldings(a: Fingerprint, b: Fingerprint, eps: float) -> bool:
+    a, b = replace(a, singular={}), replace(b, singular={})  # by s4
     return moments(a, b, eps) and compare_unfoldings(a, b, eps) != DIFFERENT
-
-
-def order(a: Fingerprint, b: Fingerprint, eps: float) -> bool:
-    return unfoldings(a, b, eps) and compare_order(a, b, eps) != DIFFERENT
 
 
 def judge(known: Population, runs: tuple[Tables, Tables], eps: float, equal: Verdict) -> np.ndarray:
     """What `equal` says of each pair of the population, from two runs in lower precision."""
+    return _ask(known, runs, eps, equal) > 0
+
+
+def ties_broken(known: Population, runs: tuple[Tables, Tables], eps: float) -> np.ndarray:
+    """As `unfoldings`; of several that are equal to one value, those in the same order, if there are any."""
+    said, order = judge(known, runs, eps, unfoldings), _ask(known, runs, eps, compare_order)
+    pairs = np.array(known.pairs)
+    in_order = pairs[said & (order == EQUAL)]
+    better = np.isin(pairs[:, 0], in_order[:, 0]) | np.isin(pairs[:, 1], in_order[:, 1])
+    return said & ~((order == DIFFERENT) & better)
+
+
+def _ask(
+    known: Population, runs: tuple[Tables, Tables], eps: float, compare: Callable[..., int]
+) -> np.ndarray:
     graphs = [graph_of(tables) for tables in runs]
     for graph, exact in zip(graphs, known.graphs, strict=True):
         assert graph.ops["name"].equals(exact.ops["name"]), "the runs must call the same operators"
     look = Look(graphs[0].graph, graphs[1].graph, *known.groups, eps)
-    return np.array([look.compare(i, j, equal) for i, j in known.pairs], bool)
+    return np.array([look.compare(i, j, compare) for i, j in known.pairs], int)
 
 
 def f1(known: Population, said: np.ndarray) -> float:
@@ -201,8 +236,7 @@ def reordered_copies(step: Callable[[], object], eps: float) -> dict[str, tuple[
     tables = record(step, fingerprints=lambda spool: _Reordering(spool, copies))
     fingerprints = Array(tables["fingerprints"])
     graph = graph_of(tables)
-    looked_at = graph.graph.anchor & graph.values["role"].is_in(["activation", "gradient"]).to_numpy()
-    wanted = set(graph.values["value_id"].filter(pl.Series(looked_at)))
+    wanted = set(graph.values["value_id"].filter(pl.Series(_computed(graph))))
     row = {
         value: i for i, values in enumerate(tables["fingerprints"]["values"].to_list()) for value in values
     }

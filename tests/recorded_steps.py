@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +26,29 @@ class Tables(dict[str, pl.DataFrame]):
         return self[name]
 
 
+@contextmanager
+def recorder(
+    folder: str, fingerprints: Callable[[Spool], Fingerprints] | None = Fingerprints
+) -> Iterator[GraphRecorder]:
+    """A recorder that writes into `folder` and knows when an optimizer steps."""
+    spool = Spool(folder, 1e10)
+    made = GraphRecorder(spool, Stacks(spool), None if fingerprints is None else fingerprints(spool))
+
+    def begins(*_: object) -> None:
+        made.phase = "optimizer"
+
+    def ends(*_: object) -> None:
+        made.phase = None
+
+    hooks = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
+    try:
+        yield made
+    finally:
+        for hook in hooks:
+            hook.remove()
+        spool.close()
+
+
 def record(
     step: Callable[[], object], steps: int = 1, fingerprints: Callable[[Spool], Fingerprints] = Fingerprints
 ) -> Tables:
@@ -34,25 +58,11 @@ def record(
     """
     gc.collect()
     with TemporaryDirectory() as folder:
-        spool = Spool(folder, 1e10)
-        recorder = GraphRecorder(spool, Stacks(spool), fingerprints(spool))
-
-        def begins(*_: object) -> None:
-            recorder.phase = "optimizer"
-
-        def ends(*_: object) -> None:
-            recorder.phase = None
-
-        hooks = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
-        try:
+        with recorder(folder, fingerprints) as recording:
             for number in range(steps):
-                recorder.start(number)
+                recording.start(number)
                 step()
-                recorder.stop()
-        finally:
-            for hook in hooks:
-                hook.remove()
-            spool.close()
+                recording.stop()
         return Tables(assemble(Path(folder)))
 
 
