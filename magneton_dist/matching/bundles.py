@@ -23,23 +23,25 @@ CANDIDATES = 10  # ... so many that are no larger than it are tried in every com
 LEAST_SHARE = 1 / 64  # of the elements of the whole, in any part
 
 
-def pair_bundles(pairing: Pairing, near_a: Around, near_b: Around, eps: float) -> None:
+def pair_bundles(pairing: Pairing, near_a: Around, near_b: Around, eps: float, first: int) -> None:
     """Pair wholes with their parts, either way; all parts of a whole share its id.
 
-    It begins with what the graphs were given, that is weights, which share nearest matched values with their
-    parts. In later calls come gradients, states and new weights, which have such a bundle near them.
+    What the graphs were given, that is weights, has nearest matched values in common with its parts. Gradients,
+    states and new weights have a bundle near them: they are looked for around those of `pairing.bundles` from
+    `first` on.
     """
     a, b = pairing.a, pairing.b
     open_a, open_b = _unmatched_by_place(a), _unmatched_by_place(b)
-    known = frozenset(pairing.bundles)
+    fresh = frozenset(pairing.bundles[first:])
     for place in open_a.keys() & open_b.keys():
-        if not (known or place in LEAF_PLACES):
+        if place not in LEAF_PLACES and not fresh:
             continue
+        among = None if place in LEAF_PLACES else fresh
         for whole, part, wholes, parts, near_wholes, near_parts in (
             (a, b, open_a[place], open_b[place], near_a, near_b),
             (b, a, open_b[place], open_a[place], near_b, near_a),
         ):
-            wholes, near = _candidates(wholes, near_wholes, parts, near_parts, known)
+            wholes, near = _candidates(whole, wholes, near_wholes, part, parts, near_parts, among)
             for x, ys in _choose(wholes, whole, near, part, eps):
                 if whole.ids[x] < 0 and all(part.ids[y] < 0 for y in ys):
                     pairing.bundle(whole, x, part, ys, SURROUNDED)
@@ -53,26 +55,34 @@ def _unmatched_by_place(side: Side) -> dict[int, list[int]]:
 
 
 def _candidates(
-    wholes: list[int], of_whole: Around, parts: list[int], of_part: Around, known: frozenset[int]
+    whole: Side,
+    wholes: list[int],
+    of_whole: Around,
+    part: Side,
+    parts: list[int],
+    of_part: Around,
+    among: frozenset[int] | None,
 ) -> tuple[list[int], Ints]:
-    """Wholes that have candidates for parts, and for each the (wholes, NEAR) nearest, -1 for none.
+    """Wholes that have candidates for parts, and for each the (wholes, NEAR) best, -1 for none.
 
-    Near are groups that have matched ids around them in common, the more the nearer; if any bundles are `known`,
-    one of these.
+    Candidates have matched ids around them in common with the whole, of `among` if that is given. Those made by
+    an operator of the same name are better, for small steps leave values of several operators within the
+    tolerance; then those with more in common.
     """
     around: dict[int, list[int]] = defaultdict(list)
     for y in parts:
-        for i in of_part.both(y, known):
+        for i in of_part.both(y, among):
             around[i].append(y)
     rows: list[tuple[int, list[int]]] = []
     for x in wholes if around else ():
         shared: dict[int, int] = {}
-        for i in of_whole.both(x, known):
+        for i in of_whole.both(x, among):
             if len(at_i := around.get(i, ())) <= MOST_AROUND:
                 for y in at_i:
                     shared[y] = shared.get(y, 0) + 1
         if len(shared) > 1:
-            rows.append((x, sorted(shared, key=lambda y: -shared[y])[:NEAR]))
+            name = whole.maker[x]
+            rows.append((x, sorted(shared, key=lambda y: (part.maker[y] != name, -shared[y]))[:NEAR]))
     near = np.full((len(rows), NEAR), -1, np.int64)
     for row, (_, found) in zip(near, rows, strict=True):
         row[: len(found)] = found

@@ -43,11 +43,13 @@ def pair_groups(a: Side, b: Side, label_a: Ints, label_b: Ints, eps: float) -> P
                 pairing.pair(xs[0], ys[0], UNIQUE)
         else:
             crowds += _thin_out(pairing, look, (xs, ys))
+    bundles = 0  # that the last round has looked around
     for round_ in range(ROUNDS):
         before = len(pairing.confidence)
         around_a, around_b = Around(a), Around(b)
         crowds = pair_crowds(pairing, crowds, around_a, around_b, similar=round_ > 0)
-        pair_bundles(pairing, around_a, around_b, eps)
+        first, bundles = bundles, len(pairing.bundles)
+        pair_bundles(pairing, around_a, around_b, eps, first)
         if len(pairing.confidence) == before and round_:
             break
     return pairing

@@ -67,6 +67,12 @@ class Side:
         return np.array([values[0] for values in self.groups.members], np.int64)
 
     @cached_property
+    def maker(self) -> list[str]:
+        """Name of the operator that makes a group, or first reads it."""
+        names = [*self.graph.names, ""]
+        return [names[position] for position in self.position]
+
+    @cached_property
     def place(self) -> Ints:
         """(groups,) a code of role in the graph and phase; a whole and its parts have the same."""
         phases = np.append(self.graph.phases, 0)  # the last for what nobody reads

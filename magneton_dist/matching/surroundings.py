@@ -64,10 +64,10 @@ class Around:
             frozenset(chain.from_iterable(self._below[v] for v in members)),
         )
 
-    def both(self, group: int, among: frozenset[int]) -> frozenset[int]:
-        """Matched ids above or below a group, only those `among` some if that is not empty."""
+    def both(self, group: int, among: frozenset[int] | None) -> frozenset[int]:
+        """Matched ids above or below a group, of `among` if that is given."""
         above, below = self(group)
-        return (above | below) & among if among else above | below
+        return above | below if among is None else (above & among) | (below & among)
 
 
 def _nearest(side: Side, downwards: bool) -> list[frozenset[int]]:
