@@ -141,13 +141,27 @@ def moments(batch: torch.Tensor, chunk: int) -> torch.Tensor:
             bits = bits + (piece - wide.to(torch.int64))
         checksum += splitmix64(bits).sum(every)
         magnitude = wide.abs()
-        counted = magnitude < HUGE  # false for NaN
-        zero = torch.zeros((), dtype=torch.float64, device=batch.device)
-        wide, magnitude = torch.where(counted, wide, zero), torch.where(counted, magnitude, zero)
+        if seen_to_be_ordinary(magnitude):
+            out[:, 4] += piece[0].numel()
+        else:
+            counted = magnitude < HUGE  # false for NaN
+            zero = torch.zeros((), dtype=torch.float64, device=batch.device)
+            wide, magnitude = torch.where(counted, wide, zero), torch.where(counted, magnitude, zero)
+            out[:, 4] += counted.sum(every, dtype=torch.float64)
         square = magnitude * magnitude
-        columns = (wide, magnitude, square, square * square, counted)
-        out[:, :5] += torch.stack([column.sum(every, dtype=torch.float64) for column in columns], 1)
+        columns = (wide, magnitude, square, square * square)
+        out[:, :4] += torch.stack([column.sum(every) for column in columns], 1)
     return out
+
+
+def seen_to_be_ordinary(magnitude: torch.Tensor) -> bool:
+    """Does every element count? Only asked on a CPU, where an answer costs no waiting; elsewhere False."""
+    return is_on_host(magnitude) and magnitude.numel() > 0 and float(magnitude.max()) < HUGE
+
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Can its elements be looked at without waiting for a device?"""
+    return tensor.device.type == "cpu"
 
 
 def pieces(batch: torch.Tensor, splittable: Sequence[int], limit: int) -> Iterator[torch.Tensor]:
@@ -174,6 +188,8 @@ class Normalised:
     def __init__(self, batch: torch.Tensor, sums: torch.Tensor) -> None:
         one_each = (-1,) + (1,) * (batch.dim() - 1)
         self._batch = batch
+        # nothing to leave out, as far as can be seen
+        self._ordinary = is_on_host(sums) and bool((sums[:, 4] == batch[0].numel()).all())
         self._scale = sums[:, 2].sqrt().clamp_min(_LEAST).reciprocal().view(one_each)
         self._whole = self._part(batch) if batch.numel() <= _PANEL else None
         self.modes = batch.dim() - 1
@@ -182,6 +198,8 @@ class Normalised:
     def _part(self, batch: torch.Tensor) -> torch.Tensor:
         wide = batch if batch.dtype is torch.float64 else batch.to(torch.float32)
         scaled = wide * self._scale.to(wide.dtype)
+        if self._ordinary:
+            return scaled.to(torch.float32)
         zero = torch.zeros((), dtype=wide.dtype, device=wide.device)
         return torch.where(wide.abs() < HUGE, scaled, zero).to(torch.float32)
 
