@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
+EXAMPLES := .venv/.examples
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help install demo test lint bench soak clean
@@ -21,6 +22,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(EXAMPLES): $(READY)
+	$(BIN)/pip install -qq -c constraints.txt -e '.[examples]'
+	@touch $@
+
 install: $(READY)
 
 demo: $(READY)
@@ -33,7 +38,8 @@ lint: $(READY)
 test: lint
 	$(BIN)/pytest --no-header --durations=10 tests/unit tests/integration
 
-bench: $(READY)
+# This one compares with transformers, as an example does.
+bench: $(READY) $(if $(filter matching,$(NAME)),$(EXAMPLES))
 	@test -n "$(NAME)" || { echo "say which: make bench NAME=..., one of:" \
 		$(basename $(notdir $(wildcard tests/bench/*.py))) >&2; exit 2; }
 	$(BIN)/python tests/bench/$(NAME).py

@@ -23,7 +23,7 @@ import polars as pl
 from magneton_dist.matching.arrays import Floats, Ints, Ragged
 
 NORM_TOLERANCE = 4  # of profiles, times eps
-SIGN_TOLERANCE = 5
+SIGN_TOLERANCE = 4.5
 PROFILE = 10  # numbers of one mode, of which the first two are norms
 EQUAL, UNKNOWN, DIFFERENT = 1, 0, -1
 

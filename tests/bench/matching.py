@@ -8,8 +8,8 @@ build/bench/matching.json:
     f1_forward_fp32, _tf32, _bf16    pairs of activations told equal or not, at eps 1e-3, 1e-3, 1e-2
     f1_training                      the same with gradients, fp32 at 1e-3; f1_training_tf32, _bf16 likewise
     f1_..._initial, f1_..._twins     fp32, with weights as first drawn; with layers that are all alike
-    reject_sorted, reject_shuffled   copies in another order that unfoldings reject at 1e-2, the worse of
-                                     forward and training; label_...: that are seen to be reordered
+    reject_sorted, reject_shuffled   copies in another order that unfoldings reject at 1e-2
+    label_sorted, label_shuffled     of which it is seen that they are reordered
     regions_gpt2_forward             12 layers, eager / sdpa, and region_size_...: operators per region
     regions_gpt2_training            micro-batches, clipping, AdamW as a loop on both sides
     element_coverage                 elements computed by regions on both sides, worst of all pairs of steps
@@ -178,8 +178,8 @@ def _score(name: str, training: bool, weights: str) -> Figures:
 
 
 def reorder() -> Figures:
-    """Copies of activations and gradients with their elements elsewhere."""
-    worst: dict[str, tuple[float, float]] = {}
+    """Copies of activations and gradients with their elements elsewhere, of all steps together."""
+    counts: dict[str, np.ndarray] = {"sorted": np.zeros(3), "shuffled": np.zeros(3)}
     for kind, attention in (("transformers", "eager"), OWN):
         for training in (False, True):
             found = recorded(
@@ -188,9 +188,12 @@ def reorder() -> Figures:
             for copy, (count, rejected, seen) in found.items():
                 what = "training" if training else "forward"
                 print(f"{kind:12} {what:8} {copy:8} {count:4} copies: {rejected:.3f} rejected, {seen:.3f} reordered")
-                before = worst.get(copy, (1.0, 1.0))
-                worst[copy] = (min(before[0], rejected), min(before[1], seen))
-    return {f"{figure}_{copy}": worst[copy][i] for i, figure in enumerate(("reject", "label")) for copy in worst}
+                counts[copy] += count * np.array([1.0, rejected, seen])
+    return {
+        f"{figure}_{copy}": float(of_copy[i] / of_copy[0])
+        for i, figure in ((1, "reject"), (2, "label"))
+        for copy, of_copy in counts.items()
+    }
 
 
 # --- regions ---
