@@ -8,18 +8,18 @@ One fingerprint is taken per content (the same elements of the same version of a
 of the modes aside; `magneton_dist.tracer.invariants` says of what. Results of a collective are looked at when
 they are first read, or at the end of the step, for they may still be under way when the call returns.
 
-Left out: sparse, quantised and meta tensors, and everything while a CUDA graph is captured. Unfoldings with a
+Left out: sparse, quantised and meta tensors, those that wrap another one, and everything while a CUDA graph is captured. Unfoldings with a
 long small side are left out too, as are those beyond MOST_WORK of a value or the budget of a step.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any, Callable
 
 import torch
+from torch.utils.weak import TensorWeakRef
 
 from magneton_dist.tracer import invariants
 from magneton_dist.tracer.invariants import LONGEST_PROFILE, MOMENTS, PROFILE, Mode, Normalised, Unfolding
@@ -110,7 +110,7 @@ class Fingerprints:
     def written(self, value: int, version: Version, tensor: torch.Tensor, operator: str, phase: str) -> None:
         """`operator` has returned or written `tensor`, which holds `value` now."""
         if operator.startswith(_COLLECTIVES) and "wait_tensor" not in operator:
-            self._under_way[value] = (version, weakref.ref(tensor))
+            self._under_way[value] = (version, TensorWeakRef(tensor))
         else:
             self._under_way.pop(value, None)
             self._take(value, version, tensor, phase)
@@ -161,6 +161,8 @@ class Fingerprints:
     def _readable(self, tensor: torch.Tensor) -> bool:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             return False
+        if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+            return False  # it wraps another tensor and has no elements of its own
         if self._count >= MOST_FINGERPRINTS:
             self._spool.fault("fingerprints count", f"only the first {MOST_FINGERPRINTS} of a step are taken")
             return False

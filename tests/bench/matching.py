@@ -260,9 +260,9 @@ def _largest(graph: MatchGraph) -> np.ndarray:
 SIZES = {
     # name: layers and style of both sides
     "match_1k": ((4, "plain"), (4, "plain")),
-    "match_7k": ((28, "plain"), (28, "plain")),
-    "match_20k": ((82, "plain"), (87, "fused")),
-    "match_60k": ((246, "plain"), (246, "plain")),
+    "match_7k": ((29, "plain"), (29, "plain")),
+    "match_20k": ((83, "plain"), (88, "fused")),
+    "match_60k": ((247, "plain"), (247, "plain")),
 }
 
 

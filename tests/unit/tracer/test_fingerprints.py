@@ -214,6 +214,27 @@ def test_a_freed_storage_is_left_out(rows):
     assert rows.of("fault") == []
 
 
+def test_a_tensor_that_wraps_another_one_is_left_alone(rows):
+    """It has a shape and a storage, and nothing is there: to read it ends the process."""
+
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError(str(func))
+
+    wrapper = Wrapper(torch.ones(16))
+    prints = Fingerprints(rows)
+    prints.written(1, (1, 0), wrapper, "_c10d_functional._wrap_tensor_autograd.default", "forward")
+    prints.read(2, (2, 0), wrapper, "aten.add.Tensor", "forward")
+    prints.finish(lambda _: (1, 0))
+    assert found(rows) == []
+    assert rows.of("fault") == []
+
+
 def test_failures_are_faults_and_end_the_attempts(rows, monkeypatch):
     calls = []
 
