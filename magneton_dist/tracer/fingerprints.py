@@ -8,8 +8,9 @@ One fingerprint is taken per content (the same elements of the same version of a
 of the modes aside; `magneton_dist.tracer.invariants` says of what. Results of a collective are looked at when
 they are first read, or at the end of the step, for they may still be under way when the call returns.
 
-Left out: sparse, quantised and meta tensors, those that wrap another one, and everything while a CUDA graph is captured. Unfoldings with a
-long small side are left out too, as are those beyond MOST_WORK of a value or the budget of a step.
+Left out: sparse, quantised and meta tensors, those that wrap another one, and everything while a CUDA graph is
+captured. Unfoldings with a long small side are left out too, as are those beyond MOST_WORK of a value or the
+budget of a step.
 """
 
 from __future__ import annotations
