@@ -101,7 +101,7 @@ class AuditConfig(Model):
     variants: dict[str, Job]
     baseline: str
     repeats: int = Field(default=4, ge=1, le=1000)
-    warmup_runs: int = Field(default=1, ge=0, le=1000)  # discarded runs per variant, before the first repeat
+    warmup_runs: int = Field(default=1, ge=0, le=1000)  # discarded ones, of the variants in turn
     capture: Capture = Capture()
     energy: Energy = Energy()
     compare: Compare = Compare()

@@ -39,7 +39,8 @@ def schedule(config: AuditConfig) -> list[Run]:
     So drifts of the machine (clocks, temperature) fall on all variants alike.
     """
     names = list(config.variants)
-    runs = [Run(name, repeat, discarded=True) for repeat in range(config.warmup_runs) for name in names]
+    warmups = (divmod(number, len(names)) for number in range(config.warmup_runs))
+    runs = [Run(names[index], repeat, discarded=True) for repeat, index in warmups]
     for repeat in range(config.repeats):
         order = names if repeat % 4 in (0, 3) else names[::-1]
         runs += [Run(name, repeat) for name in order]

@@ -23,7 +23,7 @@ def test_an_audit_from_end_to_end(driver: Any) -> None:
         "a": driver.variant(12, 0.02, *tell, seed=7, env={"WHERE": "{run_dir}"}),
         "b": driver.variant(5, 0.02, *tell, seed=7),
     }
-    audit = driver.audit(variants=variants, repeats=2, warmup_runs=1)
+    audit = driver.audit(variants=variants, repeats=2, warmup_runs=2)
     outcomes = driver.start(audit, cwd=user, OMP_NUM_THREADS="3", RANK="5", LOCAL_RANK="5").finish()
 
     # order: warm-ups first, then A B B A, and the discarded ones leave nothing
@@ -77,7 +77,7 @@ def test_an_audit_from_end_to_end(driver: Any) -> None:
 
 def test_a_failing_job_keeps_its_output_and_is_not_repeated(driver: Any) -> None:
     variants = {"good": driver.variant(), "bad": driver.variant(3, 0.01, "fail")}
-    outcomes = driver.start(driver.audit(variants=variants, baseline="good", repeats=2, warmup_runs=1)).finish()
+    outcomes = driver.start(driver.audit(variants=variants, baseline="good", repeats=2, warmup_runs=2)).finish()
     assert [(o["variant"], o["discarded"], o["exit_code"]) for o in outcomes] == [
         ("bad", True, 1), ("good", False, 0), ("good", False, 0),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ def test_it_loads_and_its_scripts_exist(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(ROOT)
     config = load(f"configs/{name}")
     assert config.name == name.removesuffix(".yaml").replace("_", "-")
-    assert len(schedule(config)) == len(config.variants) * (config.repeats + config.warmup_runs)
+    assert len(schedule(config)) == len(config.variants) * config.repeats + config.warmup_runs
     for job in config.variants.values():
         assert job.script is not None
         assert (ROOT / job.script).is_file()
