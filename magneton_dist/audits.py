@@ -61,7 +61,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            what = str(error).splitlines()[0]
+            what = _first_fault(error) if isinstance(error, ValidationError) else str(error)
             raise RecordError(f"cannot be read: {what}", where=str(path), do="copy the record again") from error
 
     def write(self, folder: Path) -> None:
@@ -69,6 +69,12 @@ class Settings(BaseModel):
         draft = folder / f".{SETTINGS}.tmp"
         draft.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
         draft.replace(folder / SETTINGS)
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ def launch(
         facts[outcome.variant].append(
             RunFacts(outcome.manifest, dict(outcome.summaries), _digests(run, outcome.summaries), outcome.missing)
         )
-    failed = [o for o in outcomes if o.exit_code and not o.manifest.stopped]
+    failed = [o for o in outcomes if o.exit_code and not o.manifest.stopped and not o.stopped]
     missing = [
         f"{o.variant} {'warm-up' if o.discarded else f'repeat {o.repeat}'}: "
         + (f"stopped: {o.stopped}" if o.stopped else f"the job ended with exit code {o.exit_code}")
@@ -163,7 +169,7 @@ def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
     """The facts of a recorded run; `profile` replaces the watts that it was modelled with."""
     done = analyse(run, profile)
     summaries = {rank: account.summary for rank, account in done.accounts.items()}
-    gone = _without_record(run.missing, done.manifest.world_size)
+    gone = (*_without_record(run.missing, done.manifest.world_size), *_without_tables(run))
     missing = (*done.manifest.missing, *(m for m in gone if m not in done.manifest.missing))
     return RunFacts(done.manifest, summaries, _digests(run, summaries), missing, tuple(done.joined.notes))
 
@@ -172,8 +178,24 @@ def _without_record(ranks: Sequence[int], world_size: int) -> tuple[str, ...]:
     """These ranks in words, a few lines for any number of them."""
     if len(ranks) <= FEW_RANKS:
         return tuple(f"rank {rank}: no record" for rank in ranks)
-    first = ", ".join(map(str, ranks[:FEW_RANKS]))
-    return (f"ranks {first} and {len(ranks) - FEW_RANKS} more of {world_size}: no record",)
+    return (f"{_named(ranks)} of {world_size}: no record",)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """These ranks, the first few by number."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    more = f" and {len(ranks) - FEW_RANKS} more" if len(ranks) > FEW_RANKS else ""
+    return f"ranks {', '.join(map(str, ranks[:FEW_RANKS]))}{more}"
+
+
+def _without_tables(run: RunRecord) -> list[str]:
+    """Tables that ranks should have left, in words; one line for all ranks that lack the same."""
+    lacking: dict[str, list[int]] = {}
+    for rank, record in run.ranks.items():
+        if record.missing:
+            lacking.setdefault(", ".join(record.missing), []).append(rank)
+    return [f"{_named(ranks)}: no table of {tables}" for tables, ranks in lacking.items()]
 
 
 def _digests(run: RunRecord, ranks: Mapping[int, RankSummary]) -> dict[int, pl.DataFrame]:

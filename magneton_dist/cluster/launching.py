@@ -85,6 +85,8 @@ class Launch:
     def check(self) -> None:
         """Raise `InputError` for what can be known to fail before anything is started."""
         where = f"variant {self.values['variant']}"
+        if self.folder.is_relative_to(self.run):  # a folder of its own for each run
+            self.folder.mkdir(parents=True, exist_ok=True)
         if not self.folder.is_dir():
             raise InputError(f"no such folder: {self.folder}", where=f"{where}: cwd", do="create it or correct cwd")
         if self.job.script is not None and not (self.folder / self.job.script).is_file():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from magneton_dist.errors import InputError
+
 if TYPE_CHECKING:
     from magneton_dist.records.audit import Audit
 
@@ -48,6 +50,8 @@ def launch(
 
     loaded = load(config, overrides or [])
     if dry_run:
+        if as_json:
+            raise InputError("--dry-run prints a plan, not audit.json", do="leave out --json")
         typer.echo(plan(loaded))
         return AUDITED
 

@@ -49,6 +49,14 @@ def interval(figure: Interval, unit: str) -> tuple[str, str | None]:
     return f"{_fixed(mean, places)} {name}", f"{_fixed(low, places)} to {_fixed(high, places)} {name}"
 
 
+def step_range(steps: tuple[int, int] | None) -> str:
+    """The first and the last step of something: ``step 8`` or ``steps 8 to 12``; empty when not known."""
+    if steps is None:
+        return ""
+    first, last = steps
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
 def ratio_change(figure: Interval) -> tuple[str, str | None]:
     """A ratio as a change in per cent, and its 95 % interval: 0.79 becomes ``-21 %``."""
     if figure.ci95 is None:

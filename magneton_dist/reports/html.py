@@ -27,6 +27,7 @@ from magneton_dist.reports.figures import (
     quantity,
     ranks_text,
     ratio_change,
+    step_range,
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import largest_amount, region_values, shown_regions
@@ -167,7 +168,7 @@ def _slice_note(charts: Sequence[Values]) -> str:
 
 def _finding(finding: Finding) -> Values:
     place, seconds = finding.where, quantity(finding.seconds, "s", 3)
-    steps = "" if place.steps is None else f"steps {place.steps[0]:,} to {place.steps[1]:,}"
+    steps = step_range(place.steps)
     cost, detail = seconds, "joules unmeasured" if finding.energy_kind == "unmeasured" else ""
     if finding.bytes is not None:
         cost, detail = quantity(finding.bytes, "B", 3), "in a step, all ranks together"

@@ -30,6 +30,7 @@ from magneton_dist.reports.figures import (
     quantity,
     ranks_text,
     ratio_change,
+    step_range,
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import differing, region_change, region_title, short_frame, side_amount
@@ -265,7 +266,7 @@ def _cost(finding: Finding) -> str:
 def _where(finding: Finding) -> list[str]:
     """What ran in which steps, then the user's source lines."""
     place = finding.where
-    steps = "" if place.steps is None else f"steps {place.steps[0]:,} to {place.steps[1]:,}"
+    steps = step_range(place.steps)
     what = ", ".join(part for part in (one_line(place.what, 120), steps) if part)
     return [line for line in (what, *(one_line(frame, 160) for frame in place.stack[:4])) if line]
 

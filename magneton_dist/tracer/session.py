@@ -10,7 +10,6 @@ import multiprocessing.util
 import os
 import random
 import sys
-import time
 from typing import Any
 
 import torch
@@ -122,7 +121,8 @@ class Session:
     # --- edges of the run ---
 
     def _mark(self, name: str, detail: dict[str, Any] | None = None) -> None:
-        self.spool.put("mark", name, time.monotonic_ns(), None if detail is None else json.dumps(detail))
+        """Mark this moment, with the clocks: what the thread did until then is known."""
+        self.spool.put("mark", name, self._stamps.stamp(), None if detail is None else json.dumps(detail))
 
     def _announce(self, last_try: bool) -> None:
         """Say who we are, again when the device has become known."""

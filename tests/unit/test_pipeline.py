@@ -157,6 +157,22 @@ def test_a_rank_without_anything_is_named_and_the_other_kept(run: Path, tmp_path
     assert states["working/unresolved"].s == pytest.approx(10.0)
 
 
+def test_a_table_that_is_gone_is_named_with_its_ranks(run: Path) -> None:
+    (rank_folder(run, 0) / "marks.parquet").unlink()
+    (rank_folder(run, 1) / "marks.parquet").unlink()
+    (rank_folder(run, 1) / "steps.parquet").unlink()
+    missing = audits.audit(run.parent.parent).audit.missing
+    assert "rank 0: no table of marks" in missing
+    assert "rank 1: no table of steps, marks" in missing
+
+
+def test_damaged_settings_are_named_to_the_field(run: Path) -> None:
+    path = run.parent.parent / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"baseline": 3}))
+    with pytest.raises(RecordError, match="baseline: Input should be a valid string"):
+        audits.audit(run.parent.parent)
+
+
 def test_one_run_is_no_audit_and_an_audit_no_run(run: Path) -> None:
     with pytest.raises(RecordError, match="is one run"):
         audits.audit(run)

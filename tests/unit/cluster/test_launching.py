@@ -83,6 +83,15 @@ def test_a_script_is_looked_for_in_the_job_s_folder(tmp_path: Path) -> None:
         launch(tmp_path, Job(script="t.py", cwd="other")).check()
 
 
+def test_a_folder_of_its_own_is_made_for_each_run_others_must_be_there(tmp_path: Path) -> None:
+    own = launch(tmp_path, Job(command=("true",), cwd="{run_dir}/work"))
+    own.check()
+    assert (own.run / "work").is_dir()
+    with pytest.raises(InputError, match="no such folder"):
+        launch(tmp_path, Job(command=("true",), cwd="elsewhere")).check()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_missing_program_is_the_user_s_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such program: no-such-launcher"):
         launch(tmp_path, Job(command=("no-such-launcher", "-n", "2"))).check()

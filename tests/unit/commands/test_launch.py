@@ -137,4 +137,6 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatc
     out, err = capsys.readouterr()
     assert out.startswith("audit      mine: 1 variant(s), 2 repeat(s) each\n")
     assert err == ""
+    assert run(["launch", "a.yaml", "--dry-run", "--json"]) == 2
+    assert "--dry-run prints a plan" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml", "train.py"]

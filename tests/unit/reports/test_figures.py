@@ -15,6 +15,7 @@ from magneton_dist.reports.figures import (
     quantity,
     ranks_text,
     ratio_change,
+    step_range,
 )
 
 
@@ -92,3 +93,9 @@ def test_cleaned_text_holds_nothing_a_terminal_obeys(text):
     cleaned = clean(text, 100)
     assert not [c for c in cleaned if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     assert len(cleaned) <= 130
+
+
+def test_one_step_is_no_range():
+    assert step_range((8, 8)) == "step 8"
+    assert step_range((8, 1200)) == "steps 8 to 1,200"
+    assert step_range(None) == ""
