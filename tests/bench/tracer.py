@@ -9,7 +9,9 @@ build/bench/tracer.json:
     collective_step_ratio_MODEL        CPU time of a step, traced / dark, median of paired blocks
     collective_wall_ratio_MODEL        the same in wall time
     collectives_MODEL                  collectives in a step
-    collective_us_MODEL                CPU time per collective that the tracer adds
+    collective_us_MODEL                CPU time per collective that the tracer adds; from steps of few tokens,
+                                       where it is not lost in the noise of the computing
+    collective_step_ratio_parts_MODEL  1 + collectives times that / CPU time of a dark step of all tokens
     graph_step_ratio                   wall time of the step whose operators are recorded / dark (DDP)
     graph_step_ratio_plain             the same without fingerprints of the values
     start_up_s                         CPU time added until the first process group exists
@@ -32,10 +34,12 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULT = REPOSITORY / "build" / "bench" / "tracer.json"
 BLOCK_STEPS = 1
-PAIRS = 12
+PAIRS = 8
 GRAPH_PAIRS = 3
 START_UPS = 9
-TOKENS = 512
+TOKENS = 1024  # about 4 s a step on two cores
+FEW_TOKENS = 8
+THIN_PAIRS = 40
 START_UP = "import torch.distributed as d; d.init_process_group('gloo')"
 
 
@@ -163,8 +167,10 @@ def rank(name: str, folder: str) -> None:
     switch = Switch()
     spool = switch.session.spool
 
+    rows = TOKENS
+
     def step() -> None:
-        model(data).square().mean().backward()
+        model(data[:rows]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -209,9 +215,16 @@ def rank(name: str, folder: str) -> None:
         "collective_step_ratio": statistics.median(on[0] / off[0] for on, off in compared),
         "collective_wall_ratio": statistics.median(on[1] / off[1] for on, off in compared),
         "collectives": collectives,
-        "collective_us": statistics.median((on[0] - off[0]) / collectives * 1e6 for on, off in compared),
         "step_s": statistics.median(off[1] for _, off in compared),
     }
+    dark_cpu_s = statistics.median(off[0] for _, off in compared)
+    rows = FEW_TOKENS
+    compare(switch.on, switch.off, 1, BLOCK_STEPS)
+    thin = compare(switch.on, switch.off, THIN_PAIRS, BLOCK_STEPS)
+    rows = TOKENS
+    added_s = statistics.median(on[0] - off[0] for on, off in thin)
+    figures["collective_us"] = added_s / collectives * 1e6
+    figures["collective_step_ratio_parts"] = 1 + added_s / dark_cpu_s
     if name == "ddp":
         for suffix, fingerprints in (("", "standard"), ("_plain", "none")):
             switch.session._fingerprints = fingerprints
