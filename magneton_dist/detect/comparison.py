@@ -81,7 +81,7 @@ def compare_variants(
     one, two = (_paired(variants[name], name, repeats, profile) for name in names)
     regions = RegionComparison()
     if load is not None:
-        regions = compare_regions(one, two, _by_position(load, repeats), rules)
+        regions = compare_regions(one, two, by_position(load, repeats), rules)
     a, b = _runs(one, profile), _runs(two, profile)
     if a.unit != b.unit:  # tokens against steps say nothing
         a, b = _runs(one, profile, steps=True), _runs(two, profile, steps=True)
@@ -99,7 +99,7 @@ def _paired(facts: Sequence[RunFacts], name: str, repeats: Sequence[int], profil
     return VariantRuns(name, [by_number[number] for number in repeats], profile)
 
 
-def _by_position(load: Load, repeats: Sequence[int]) -> Load:
+def by_position(load: Load, repeats: Sequence[int]) -> Load:
     """`load`, with repeats counted among those that are paired."""
 
     def load_paired(variant: str, repeat: int, rank: int, step: int) -> StepRecord:

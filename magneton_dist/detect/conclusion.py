@@ -11,11 +11,13 @@ import numpy as np
 
 from magneton_dist.config import Compare
 from magneton_dist.detect import shadow, straggler
-from magneton_dist.detect.comparison import RunFacts, check_values, compare_variants, units_of
+from magneton_dist.detect.comparison import RunFacts, by_position, check_values, compare_variants, units_of
+from magneton_dist.detect.operators.alone import alone as idle_operators
 from magneton_dist.detect.regions.classes import Load
 from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended, total_j
 from magneton_dist.detect.values import ValuesCheck
 from magneton_dist.energy.summary import RankSummary
+from magneton_dist.errors import RecordError
 from magneton_dist.meters.profile import Profile
 from magneton_dist.records.audit import (
     Audit,
@@ -53,7 +55,8 @@ def conclude(
         rules: what counts as a difference.
         profile: watts where they are modelled, and of the states that could replace a wasteful one.
         notes, missing: what is already known.
-        load: a traced step of a rank of a variant's repeat (by its number); without it, regions are not compared.
+        load: a traced step of a rank of a variant's repeat (by its number); without it, regions are not compared and
+            operators not looked at.
     """
     runs = {v: VariantRuns(v, [f.ranks for f in facts if f.ranks], profile) for v, facts in variants.items()}
     checks = {v: check_values(variants[baseline], facts) for v, facts in variants.items() if baseline in variants}
@@ -64,7 +67,8 @@ def conclude(
         if v != baseline and baseline in runs and runs[v].repeats and runs[baseline].repeats
     ]
     comparisons = [c.comparison for c in compared]
-    findings += [f for c in compared for f in c.findings]
+    needless, unread = _needless(runs, variants, load)
+    findings += [*(f for c in compared for f in c.findings), *needless]
     every = [s for r in runs.values() for run in r.repeats for s in run.values()]
     facts = [f for of_variant in variants.values() for f in of_variant]
     return Audit(
@@ -81,8 +85,24 @@ def conclude(
         regions=_in_turn([c.regions for c in compared])[:MOST_REGIONS],
         findings=sorted(findings, key=_weight, reverse=True),
         missing=_once([*missing, *(m for f in facts for m in f.missing)]),
-        notes=_once([*notes, *(n for c in compared for n in c.notes), *_run_notes(variants)]),
+        notes=_once([*notes, *(n for c in compared for n in c.notes), *unread, *_run_notes(variants)]),
     )
+
+
+def _needless(
+    runs: dict[str, VariantRuns], variants: dict[str, list[RunFacts]], load: Load | None
+) -> tuple[list[Finding], list[str]]:
+    """Findings on the operators of each variant, and why some could not be looked at."""
+    findings, notes = [], []
+    for name, of_variant in runs.items():
+        if load is None or not of_variant.repeats:
+            continue
+        repeats = [f.manifest.repeat for f in variants[name] if f.ranks]
+        try:
+            findings += idle_operators(of_variant, by_position(load, repeats))
+        except RecordError as error:
+            notes.append(f"{name}: operators were not looked at: {error}")
+    return findings, notes
 
 
 def _weakness(kind: str) -> int:

@@ -50,6 +50,7 @@ class Program:
             tensor.numel() * tensor.element_size(),
             role,
             slot,
+            None,
         )
         self._fingerprints.written(self._values, (self._values, 0), tensor, "", "forward")
         return self._values

@@ -22,11 +22,15 @@ FRAME = pl.Struct({"file": STR, "line": I32, "function": STR})
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its type, its unit (empty when it has none) and what it says."""
+    """One column: its type, its unit (empty when it has none) and what it says.
+
+    `later`: older records lack it; they read as null.
+    """
 
     dtype: pl.DataType
     unit: str
     doc: str
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,12 @@ class Table:
         return pl.DataFrame(schema=self.schema)
 
     def validate(self, frame: pl.DataFrame, where: str) -> pl.DataFrame:
-        """Return `frame` unchanged, or raise `RecordError` when its columns are not this table's."""
+        """Return `frame` with all columns, or raise `RecordError` when its columns are not this table's."""
+        lacking = [name for name, c in self.columns.items() if c.later and name not in frame.columns]
+        if lacking and set(frame.columns) <= set(self.columns):
+            nulls = [pl.lit(None, self.columns[name].dtype).alias(name) for name in lacking]
+            names = [name for name in self.columns if name in frame.columns or name in lacking]
+            frame = frame.with_columns(nulls).select(names)
         if dict(frame.schema) != self.schema:
             found = {n: str(t) for n, t in frame.schema.items()}
             wrong = sorted(
@@ -120,6 +129,7 @@ VALUES = Table("values", "one version of one tensor: a storage seen through one 
     "bytes": Column(I64, "bytes", "numel * element size"),
     "role": Column(STR, "", "parameter, buffer, gradient, optimizer_state, input or activation"),
     "slot": Column(STR, "", "name of the parameter or buffer this is, or is the gradient or state of; else null"),
+    "kept": Column(BOOL, "", "the job still held its storage when the step's recording ended; null unknown", later=True),
 })
 
 FINGERPRINTS = Table("fingerprints", "what values of a traced step hold, in one shape (the order of modes aside)", {

@@ -33,6 +33,12 @@ class _Storage:
         self.writer = writer  # outputs of the operator that made or last wrote it, None before the first
         self.made_here = writer is not None
 
+    def held(self) -> bool:
+        """Does anybody still hold it?"""
+        if isinstance(self.reference, StorageWeakRef):
+            return not self.reference.expired()
+        return self.reference() is not None
+
 
 _Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -112,6 +118,7 @@ class Values:
                 numel * dtype.itemsize,
                 role,
                 slot,
+                storage.held(),
             )
 
     def _look_up(self, tensor: torch.Tensor, writer: list[int] | None) -> tuple[_Storage, _Key]:

@@ -26,6 +26,9 @@ JOB = SCRIPTS / "cluster_job.py"
 GUARD = "from magneton_dist.cluster.guard import main; main()"
 SHARED_MEMORY = Path("/dev/shm")
 
+# A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def marked(mark: str) -> dict[int, str]:
     """Living processes whose environment carries `mark`: pid -> command line."""
