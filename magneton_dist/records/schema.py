@@ -129,7 +129,7 @@ VALUES = Table("values", "one version of one tensor: a storage seen through one 
     "bytes": Column(I64, "bytes", "numel * element size"),
     "role": Column(STR, "", "parameter, buffer, gradient, optimizer_state, input or activation"),
     "slot": Column(STR, "", "name of the parameter or buffer this is, or is the gradient or state of; else null"),
-    "kept": Column(BOOL, "", "the job still held its storage when the step's recording ended; null unknown", later=True),
+    "kept": Column(BOOL, "", "its storage was still held when the step had been recorded; null unknown", later=True),
 })
 
 FINGERPRINTS = Table("fingerprints", "what values of a traced step hold, in one shape (the order of modes aside)", {

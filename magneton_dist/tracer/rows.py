@@ -28,7 +28,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "op_id", "step", "name", "phase", "inputs", "outputs", "arguments", "stack_id", "start_ns", "end_ns",
     ),
     "value": (
-        "value_id", "storage", "version", "offset", "shape", "stride", "dtype", "device", "bytes", "role", "slot", "kept",
+        "value_id", "storage", "version", "offset", "shape", "stride", "dtype", "device", "bytes", "role", "slot",
+        "kept",
     ),
     # what the listed values hold, in one shape: see magneton_dist.tracer.invariants
     "fingerprint": (

@@ -79,7 +79,7 @@ def test_both_variants_end_with_the_same_bits(uneven) -> None:  # type: ignore[n
     assert exact[0] == exact[1] != []
     assert audit["variants"]["early-exit"]["values_error"] == 0.0
     sums = [
-        re.search(r"rank 1: .* parameters (\w+)", (record.runs[v][0].folder / "output.log").read_text())
+        re.search(r"rank 1: .* parameters ([0-9a-f]{16})", (record.runs[v][0].folder / "output.log").read_text())
         for v in ("join", "early-exit")
     ]
     assert sums[0] is not None

@@ -23,7 +23,7 @@ def train(*args: str) -> dict[int, tuple[int, int, float, str]]:
         timeout=150,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = re.findall(r"rank (\d+): (\d+) steps of (\d+) batches, .*? loss (\S+), parameters (\w+)", done.stdout)
+    lines = re.findall(r"rank (\d+): (\d+) steps of (\d+) batches, .*? loss (\S+), parameters ([0-9a-f]{16})", done.stdout)
     return {int(rank): (int(steps), int(of), float(loss), sums) for rank, steps, of, loss, sums in lines}
 
 

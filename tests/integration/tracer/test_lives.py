@@ -81,6 +81,7 @@ def test_ranks_die_with_a_killed_agent(start: Callable[..., Job]):
     job = start(*TORCHRUN, 2, LIFE, "trains_on", capture=CAPTURE)
     assert job.process.stdout is not None
     ranks = [int(job.process.stdout.readline().split()[1]) for _ in range(2)]
+    time.sleep(1.5)  # rows are written every half second
     os.kill(job.process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while any(map(is_alive, ranks)) and time.monotonic() < deadline:
