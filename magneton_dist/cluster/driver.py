@@ -30,6 +30,7 @@ from magneton_dist.cluster.session import Session
 from magneton_dist.config import AuditConfig, Run, command_line, schedule
 from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.manifest import Manifest
+from magneton_dist.tracer.secrecy import withhold
 
 OnProgress = Callable[[Progress], None]
 
@@ -142,7 +143,7 @@ class _Audit:
             repeat=run.repeat,
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             world_size=1 if job.command else job.torchrun.world_size,
-            command=command_line(job, values),
+            command=list(withhold(command_line(job, values))),
             exit_code=None,
             ranks=[],
             clocks={},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +10,11 @@ from difflib import SequenceMatcher
 
 from magneton_dist.config.models import AuditConfig, Job
 from magneton_dist.config.placeholders import expand
+from magneton_dist.tracer.secrecy import WITHHELD, looks_secret, secret_name, withhold
 
 # What an audit and a run cost besides the job's own time, measured on two cores (mostly imports).
 SESSION_S = 5
 RUN_S = 4
-
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|(^|_)KEY(_|$)")
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _lines(config: AuditConfig) -> Iterator[tuple[str, str]]:
         yield "variant", f"{name}{' (baseline)' if name == config.baseline else ''}"
         yield "  ranks", f"{options.world_size}: {options.nproc_per_node} on each of {options.nnodes} node(s)"
         meet = ["--rdzv-endpoint", "HOST:PORT"] if options.nnodes > 1 else []
-        yield "  command", shlex.join(command_line(job, values, meet))
+        yield "  command", shlex.join(withhold(command_line(job, values, meet)))
         yield "  folder", expand(job.cwd or ".", values)
         yield "  env", " ".join(f"{k}={v}" for k, v in _shown(environment(job, values)).items()) or "as it is"
         if name != config.baseline:
@@ -110,7 +108,9 @@ def _lines(config: AuditConfig) -> Iterator[tuple[str, str]]:
 
 
 def _shown(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: "***" if _SECRET.search(name.upper()) else shlex.quote(text) for name, text in env.items()}
+    return {
+        name: WITHHELD if secret_name(name) or looks_secret(text) else shlex.quote(text) for name, text in env.items()
+    }
 
 
 def _differences(old: Job, new: Job) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _differences(old: Job, new: Job) -> Iterator[str]:
     for key in [*after, *sorted(before.keys() - after.keys())]:
         one, other = before.get(key), after.get(key)
         if isinstance(one, tuple) and isinstance(other, tuple) and one != other:
-            yield f"{key}: {' '.join(_edits(one, other))}"
+            yield f"{key}: {' '.join(_edits(list(withhold(one)), list(withhold(other))))}"
         elif one != other:
             yield f"{key}: {'unset' if one is None else one} -> {'unset' if other is None else other}"
 

@@ -238,7 +238,7 @@ class Collectives:
 
     def _on_device(self) -> DeviceTimes:
         if self._devices is None:
-            self._devices = DeviceTimes(self._spool, self._ended_on_device)
+            self._devices = DeviceTimes(self._spool, self._ended_on_device, self._lose)
         return self._devices
 
     # --- completion ---
@@ -257,7 +257,15 @@ class Collectives:
             else:
                 self._waited[id(work)] = [work, row, on_device]
         except Exception as error:
-            self._spool.fault("collectives completion", error)
+            self._lose(row, error)
+
+    def _lose(self, row: Row, why: BaseException | str) -> None:
+        """The end of this call will never be known; nothing of it is kept, or memory would grow with the job."""
+        self._in_flight.pop(row[_CALL], None)
+        if row[_CALL] not in self._reported:
+            self._spool.append(row)
+        self._reported.discard(row[_CALL])
+        self._spool.fault(f"collectives {row[_OP]}", why)
 
     def _follow_future(self, operator: _Operator, work: Any, row: Row, on_device: DeviceCall | None) -> None:
         try:
@@ -337,6 +345,4 @@ class Collectives:
         """Nobody in Python can wait for this work any more: its end stays unknown."""
         if self._waited.get(work_id) is entry:
             del self._waited[work_id]
-            row = entry[1]
-            self._in_flight.pop(row[_CALL], None)
-            self._spool.fault(f"collectives {row[_OP]}", "the end of some calls is unknown: waited for out of sight")
+            self._lose(entry[1], "the end of some calls is unknown: waited for out of sight")

@@ -49,13 +49,18 @@ class DeviceTimes:
     Args:
         spool: for faults.
         finished: called on the reader's thread with a row, start and end (host ns) and whether it was zero.
+        lost: called there with a row whose times cannot be told, and why.
     """
 
     def __init__(
-        self, spool: Spool, finished: Callable[[list[Any], int, int, bool | None], None]
+        self,
+        spool: Spool,
+        finished: Callable[[list[Any], int, int, bool | None], None],
+        lost: Callable[[list[Any], str], None],
     ) -> None:
         self._spool = spool
         self._finished = finished
+        self._lost = lost
         self._device = torch.cuda.current_device()
         self._aside = torch.cuda.Stream(self._device)
         self._calls: list[DeviceCall] = []
@@ -110,6 +115,9 @@ class DeviceTimes:
             start = min(max(start, self._last_end_ns.get(group, 0)), end)
             self._last_end_ns[group] = end
             self._finished(call.row, start, end, self._answer(call))
+        else:
+            self._answer(call)  # frees its slot
+            self._lost(call.row, "no pair of times of host and device to place it by")
         self._spare += (call.start, call.end)
 
     def _follow_captures(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 WITHHELD = "(withheld)"
 
@@ -22,6 +23,8 @@ _VALUES = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+# A word of an option's name: --api-key, --hf_token; not --tokens, which is a number of them.
+_OPTION = re.compile(r"--?(?:[\w]+[-_])*(?:token|key|apikey|secret|password|passwd|credentials?)", re.IGNORECASE)
 _MIXED = re.compile(r"[\w+=-]{24,}")
 
 
@@ -35,6 +38,25 @@ def looks_secret(text: str) -> bool:
     """Does `text` hold something that looks like a credential? Rather one setting too many withheld."""
     text = _DEVICES.sub("", text)
     return _VALUES.search(text) is not None or any(_random(run) for run in _MIXED.findall(text))
+
+
+def withhold(arguments: Iterable[str]) -> Iterator[str]:
+    """A command line with what announces or looks like a secret left out."""
+    secret_next = False
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if secret_next and not argument.startswith("-"):
+            yield WITHHELD
+        elif equals and (_OPTION.fullmatch(option) or secret_variable(option) or looks_secret(value)):
+            yield f"{option}={WITHHELD}"
+        else:
+            yield WITHHELD if looks_secret(argument) else argument
+        secret_next = not equals and _OPTION.fullmatch(option) is not None
+
+
+def secret_variable(name: str) -> bool:
+    """Is `name` that of an environment variable that holds a secret?"""
+    return not name.startswith("-") and name == name.upper() and secret_name(name)
 
 
 def _random(run: str) -> bool:

@@ -23,7 +23,8 @@ def train(*args: str) -> dict[int, tuple[int, int, float, str]]:
         timeout=150,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = re.findall(r"rank (\d+): (\d+) steps of (\d+) batches, .*? loss (\S+), parameters ([0-9a-f]{16})", done.stdout)
+    line = r"rank (\d+): (\d+) steps of (\d+) batches, .*? loss (\S+), parameters ([0-9a-f]{16})"
+    lines = re.findall(line, done.stdout)  # two ranks' lines may run together
     return {int(rank): (int(steps), int(of), float(loss), sums) for rank, steps, of, loss, sums in lines}
 
 

@@ -95,7 +95,7 @@ variant    join (baseline)
   ranks    2: 2 on each of 1 node(s)
   command  {torchrun} train.py --n 3 --sync join
   folder   {folder}
-  env      WANDB_API_KEY=*** A='a b'
+  env      WANDB_API_KEY=(withheld) A='a b'
   seed     5
   limit    90 s
 
@@ -103,7 +103,7 @@ variant    early
   ranks    2: 2 on each of 1 node(s)
   command  {torchrun} train.py --n 3 --sync early
   folder   {folder}
-  env      WANDB_API_KEY=*** A=c
+  env      WANDB_API_KEY=(withheld) A=c
   differs  args: -[join] +[early]; env.A: 'a b' -> c
   seed     5
   limit    90 s

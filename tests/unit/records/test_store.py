@@ -93,6 +93,13 @@ def test_a_newer_table_is_a_clear_error(run: Path, tables):
         _ = load(run).ranks[0].steps
 
 
+def test_a_column_that_came_later_reads_as_null(run: Path, tables):
+    older = tables["values"].drop("kept")
+    older.write_parquet(rank_folder(run, 0) / "values.parquet", metadata={"magneton_dist.schema_version": "1"})
+    read = load(run).ranks[0].table("values")
+    assert read.equals(tables["values"].with_columns(kept=pl.lit(None, pl.Boolean)))
+
+
 def test_a_damaged_file_is_a_clear_error(run: Path):
     path = rank_folder(run, 0) / "steps.parquet"
     path.write_bytes(path.read_bytes()[:40])

@@ -81,7 +81,7 @@ def finished() -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def times(gpu: Gpu, rows: Any, finished: list[tuple[Any, ...]]) -> DeviceTimes:
-    return DeviceTimes(rows, lambda *call: finished.append(call))
+    return DeviceTimes(rows, lambda *call: finished.append(call), lambda *call: finished.append(call))
 
 
 def row(group: str = "0") -> list[Any]:
@@ -111,6 +111,21 @@ def test_device_times_become_host_times(gpu: Gpu, times: DeviceTimes, finished: 
     # exact up to the half of a spin around the anchor
     assert abs(start - (now - 3_000_000)) < 150_000
     assert end - start == pytest.approx(2_000_000, abs=1000)
+
+
+def test_without_an_anchor_a_call_is_given_up_and_leaves_nothing(
+    gpu: Gpu, times: DeviceTimes, finished: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(times, "_anchor", None)
+    monkeypatch.setattr(times, "_new_anchor", lambda: None)
+    now, slots = time.monotonic_ns(), len(times._free_slots)
+    mine = row()
+    run(gpu, times, now - 3_000_000, now - 1_000_000, mine, [torch.ones(4)])
+    times.resolve()
+    ((found, why),) = finished
+    assert found is mine
+    assert "host and device" in why
+    assert len(times._free_slots) == slots
 
 
 def test_what_has_not_ended_is_asked_again_later(gpu: Gpu, times: DeviceTimes, finished: list[Any]):

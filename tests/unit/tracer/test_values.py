@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from magneton_dist.tracer.model import Owned
+from magneton_dist.tracer.rows import FIELDS
 from magneton_dist.tracer.values import Values
 
 
@@ -13,8 +14,7 @@ def values() -> Values:
 
 
 def row(values: Values, value: int, owned: tuple[Owned, ...] = ()) -> dict[str, object]:
-    names = ["value_id", "storage", "version", "offset", "shape", "stride", "dtype", "device", "bytes", "role", "slot"]
-    rows = {fields[0]: dict(zip(names, fields, strict=True)) for fields in values.rows(owned)}
+    rows = {fields[0]: dict(zip(FIELDS["value"], fields, strict=True)) for fields in values.rows(owned)}
     return rows[value]
 
 
@@ -39,7 +39,19 @@ def test_a_view_shares_the_storage_but_is_another_value(values: Values):
         "bytes": 24,
         "role": "input",
         "slot": None,
+        "kept": True,
     }
+
+
+def test_what_nobody_holds_any_more_is_said():
+    values = Values()
+    held, gone = torch.ones(4), torch.ones(4)
+    kept, lost = values.read(held), values.read(gone)
+    view = gone[1:]
+    del gone
+    assert row(values, lost)["kept"]
+    del view
+    assert (row(values, kept)["kept"], row(values, lost)["kept"]) == (True, False)
 
 
 def test_another_dtype_of_the_same_bytes_is_another_value(values: Values):
