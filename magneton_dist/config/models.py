@@ -54,13 +54,6 @@ class Job(Model):
     timeout_s: float | None = Field(default=None, gt=0)
 
 
-class Kernels(Model):
-    """Windows in which kernels are captured: `steps` steps every `every` steps."""
-
-    every: int = Field(default=50, ge=1)
-    steps: int = Field(default=3, ge=0)
-
-
 class Capture(Model):
     """What the tracer records."""
 
@@ -68,7 +61,6 @@ class Capture(Model):
     graph_steps: int = Field(default=1, ge=0)
     # of the values of those steps, to find equal work in two runs; spectra: singular values too, very slow
     fingerprints: Literal["none", "standard", "spectra"] = "standard"
-    kernels: Kernels = Kernels()
     stacks: Literal["none", "python"] = "python"
     max_mb: int = Field(default=256, ge=1)
 

@@ -40,6 +40,12 @@ class VariantRuns:
         kinds = [s.energy_kind for r in self.repeats for s in r.values()]
         return min(kinds, key=order.index, default="unmeasured")
 
+    @property
+    def saving_kind(self) -> EnergyKind:
+        """Provenance of joules above an idle device: what it would draw is measured only by `calibrate`."""
+        kind = self.energy_kind
+        return kind if kind == "unmeasured" or self.profile.sensor is not None else "modelled"
+
     def over_repeats(self, figure: Callable[[dict[int, RankSummary]], float | None]) -> Interval | None:
         """Mean of `figure` over the repeats with its interval; None when a repeat does not have it."""
         values = [figure(r) for r in self.repeats]

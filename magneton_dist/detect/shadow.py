@@ -66,7 +66,7 @@ def _of_rank(runs: VariantRuns, rank: int) -> Finding | None:
         ),
         variant=runs.name,
         joules=released,
-        energy_kind=runs.energy_kind,
+        energy_kind=runs.saving_kind,
         share=runs.share_of_run(released),
         seconds=seconds,
         ranks=[rank],

@@ -61,7 +61,7 @@ def _of_culprit(runs: VariantRuns, culprit: int) -> Finding | None:
         title=f"{who} waited {seconds:.2f} s for rank {culprit}, last in {recurrence:.0%} of the calls that waited",
         variant=runs.name,
         joules=joules,
-        energy_kind=runs.energy_kind,
+        energy_kind=runs.saving_kind,
         share=runs.share_of_run(joules),
         seconds=seconds,
         ranks=[culprit],

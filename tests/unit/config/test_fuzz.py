@@ -12,7 +12,7 @@ from magneton_dist.errors import ConfigError
 
 KEYS = [
     "job", "variants", "script", "args", "args+", "env", "env+", "torchrun", "extra", "seed", "cwd", "command",
-    "capture", "kernels", "every", "energy", "meter", "compare", "total", "name", "baseline", "a", "runs",
+    "capture", "max_mb", "energy", "meter", "compare", "total", "name", "baseline", "a", "runs",
     "module", "nproc_per_node", "",
 ]  # fmt: skip
 SCALARS = st.one_of(

@@ -22,8 +22,8 @@ JOB = "job: {script: train.py}\n"
         (JOB + "variants:\n  a:\n    arg+: [x]\n", "a.yaml:4: variants.a.arg+: unknown key (did you mean 'args'? "
          "allowed: torchrun, script, module, command, args, env, cwd, python, seed, stop_after_steps, timeout_s)"),
         (JOB + "job: {}\n", "a.yaml:2: job: given twice, first at a.yaml:1"),
-        (JOB + "capture:\n  max_mb: 1\n  kernels:\n    every: 1\n    every: 2\n",
-         "a.yaml:6: capture.kernels.every: given twice, first at a.yaml:5"),
+        (JOB + "variants:\n  a:\n    torchrun:\n      nnodes: 1\n      nnodes: 2\n",
+         "a.yaml:6: variants.a.torchrun.nnodes: given twice, first at a.yaml:5"),
         ("job: {script: train.py, args+: [x]}\n", "a.yaml:1: job.args+: unknown key (did you mean 'args'? allowed: "
          "torchrun, script, module, command, args, env, cwd, python, seed, stop_after_steps, timeout_s)"),
         (JOB + "variants: {a: {seed+: 1}}\n",

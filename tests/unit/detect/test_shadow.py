@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from magneton_dist.detect import shadow
+from magneton_dist.meters.sensor import Sensor
 
 from .conftest import summary
 
@@ -73,3 +76,13 @@ def test_a_shadow_of_no_length_is_not_worth_a_finding(runs) -> None:  # type: ig
 def test_only_what_every_repeat_shows_is_a_finding(runs) -> None:  # type: ignore[no-untyped-def]
     clean = [summary(0, {"working/compute": 9.0}), summary(1, {"working/compute": 9.0})]
     assert shadow.alone(runs(join_run(), clean)) == []
+
+
+def test_measured_joules_above_published_idle_watts_are_not_called_measured(runs) -> None:  # type: ignore[no-untyped-def]
+    measured = [replace(s, energy_kind="measured") for s in join_run()]
+    published = runs(measured)
+    (finding,) = shadow.alone(published)
+    assert (published.energy_kind, finding.energy_kind) == ("measured", "modelled")
+    sensor = Sensor(period_s=0.1, window_s=0.1)
+    calibrated = replace(published, profile=published.profile.model_copy(update={"sensor": sensor}))
+    assert shadow.alone(calibrated)[0].energy_kind == "measured"
