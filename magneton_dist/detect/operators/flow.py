@@ -25,7 +25,8 @@ COPIES = frozenset({"clone", "_to_copy", "contiguous"})
 _PLAIN = re.compile(r"^(aten|prims)\.")
 _STATEFUL = frozenset({"set_", "resize_", "record_stream", "_assert_async", "_local_scalar_dense"})
 _INVISIBLE = re.compile(r"torchinductor|[/\\]_inductor[/\\]|[/\\]triton[/\\]")
-_RECOMPUTING = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py:")
+_RECOMPUTING = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py:\d+ (recompute_fn|unpack_hook|backward)$")
+_ENGINE = " _engine_run_backward"  # a gradient, not something that Python computes in the backward pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +160,11 @@ class Flow:
 
     @cached_property
     def recomputing(self) -> Bools:
-        """(operators,) run by activation checkpointing, in the backward pass."""
-        again = {i for i, frames in self.record.stacks.items() if any(map(_RECOMPUTING.search, frames))}
+        """(operators,) of the forward pass, run again by activation checkpointing in the backward pass."""
+        again = {
+            i for i, frames in self.record.stacks.items()
+            if frames and not frames[0].endswith(_ENGINE) and any(map(_RECOMPUTING.search, frames))
+        }  # fmt: skip
         stack = np.array([i in again for i in self.record.ops["stack_id"].to_list()], bool)
         return np.asarray(stack & (self.record.ops["phase"] == "backward").to_numpy())
 

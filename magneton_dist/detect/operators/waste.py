@@ -117,7 +117,17 @@ def dead_operators(flow: Flow) -> Bools:
             live[op] = True
         if live[op] and not (flow.is_view[op] and not flow.effects[op]):
             needed[flow.read[op]] = True
-    return ~live & ~flow.is_view & ~flow.random
+    dead = ~live & ~flow.is_view & ~flow.random
+    return dead & ~_called_for_more(flow, live & ~flow.is_view)
+
+
+def _called_for_more(flow: Flow, live: Bools) -> Bools:
+    """(operators,) one call of the user's makes their results and live ones (an LSTM its last states)."""
+    if not flow.n_ops:
+        return live
+    stack = flow.record.ops["stack_id"].fill_null(-1).to_numpy()
+    call = np.concatenate([[0], np.cumsum(stack[1:] != stack[:-1])])
+    return np.asarray(np.bincount(call, weights=live)[call] > 0)
 
 
 def _read_by_the_host(flow: Flow) -> Bools:

@@ -13,8 +13,9 @@ from magneton_dist.detect.operators.flow import Flow
 from magneton_dist.detect.operators.waste import step_waste
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.detect.runs import VariantRuns
-from magneton_dist.energy.summary import RankSummary
-from magneton_dist.energy.traced import traced_step_costs
+from magneton_dist.energy.summary import RankSummary, TracedStep
+from magneton_dist.matching.recorded import traced_steps
+from magneton_dist.matching.steps import structure
 from magneton_dist.meters import load_profile
 from magneton_dist.records.audit import Finding, StateShare
 from magneton_dist.timeline.sums import WAITS
@@ -35,8 +36,11 @@ def names(step: Callable[[], object]) -> dict[str, list[str]]:
 
 
 def runs_of(tables: Tables, ranks: int = 1, joules_per_step: float | None = 2.0) -> VariantRuns:
-    """Runs of `STEPS` steps of which these tables hold the traced ones; nothing but operators takes time."""
-    traced = traced_step_costs(tables, joules_per_step, PROFILE)
+    """Runs of `STEPS` steps of which these tables hold the traced ones.
+
+    Nothing but operators takes time, 1 ns for each byte they move, whatever the machine was busy with.
+    """
+    traced = tuple(_costs(tables, number, joules_per_step) for number in traced_steps(tables["ops"]))
     seconds = float(traced[0].seconds.sum()) * STEPS
     joules = None if joules_per_step is None else joules_per_step * STEPS
     summaries = {
@@ -48,6 +52,13 @@ def runs_of(tables: Tables, ranks: int = 1, joules_per_step: float | None = 2.0)
         for rank in range(ranks)
     }  # fmt: skip
     return VariantRuns("one", [summaries], PROFILE)
+
+
+def _costs(tables: Tables, number: int, joules: float | None) -> TracedStep:
+    step = StepRecord.of(tables, number)
+    seconds = step.moved_bytes / 1e9
+    burnt = None if joules is None else (joules * seconds / seconds.sum()).astype(np.float32)
+    return TracedStep(number, structure(step.step.graph), seconds.astype(np.float32), burnt)
 
 
 def findings(step: Callable[[], object], steps: int = 1, joules_per_step: float | None = 2.0) -> list[Finding]:
