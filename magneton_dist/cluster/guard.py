@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from magneton_dist.cluster.processes import adopt_orphans, die_with_parent, end_descendants
+from magneton_dist.cluster.processes import adopt_orphans, die_with_parent, end_descendants, shared_files
 
 FOLDER = "MAGNETON_DIST_SESSION"  # environment of the driver: its private temporary folder
 _GUARD = "MAGNETON_DIST_GUARD"  # environment of the driver: pid of its guard
@@ -49,6 +49,7 @@ def main() -> None:
     folder = session_folder()
     environment = {**_QUIET, **os.environ, _GUARD: str(os.getpid()), FOLDER: str(folder)}
     me = os.getpid()
+    before = shared_files()
     driver = os.fork()
     if driver == 0:
         die_with_parent(me, signal.SIGTERM)  # the driver can still clean up after a killed guard
@@ -65,7 +66,7 @@ def main() -> None:
     status = _wait_for(driver)
     for number in passed_on:
         signal.signal(number, signal.SIG_IGN)
-    end_descendants(_LIMIT_S)
+    end_descendants(before, _LIMIT_S)
     shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)

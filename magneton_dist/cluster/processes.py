@@ -17,6 +17,8 @@ from typing import NamedTuple
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SHARED_MEMORY = "/dev/shm/"
+# what torch, Python's multiprocessing, NCCL, CUDA, OpenMP and Ray call theirs; any other file may be the user's data
+_SEGMENTS = ("torch_", "psm_", "pym-", "sem.", "nccl-", "cuda.shm.", "__KMP_REGISTERED_LIB_", "plasma")
 _POLL_S = 0.005
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -109,7 +111,7 @@ def send(process: Process, what: signal.Signals) -> None:
             os.close(handle)
 
 
-def end_descendants(limit_s: float, grace_s: float = 0.0) -> list[Process]:
+def end_descendants(before: frozenset[str], limit_s: float, grace_s: float = 0.0) -> list[Process]:
     """End everything below this process, which should be a subreaper and reap nothing elsewhere; see `end`."""
 
     def below() -> list[Process]:
@@ -118,14 +120,17 @@ def end_descendants(limit_s: float, grace_s: float = 0.0) -> list[Process]:
                 pass
         return descendants(os.getpid())
 
-    return end(below, limit_s, grace_s)
+    return end(below, before, limit_s, grace_s)
 
 
-def end(find: Callable[[], list[Process]], limit_s: float, grace_s: float = 0.0) -> list[Process]:
+def end(
+    find: Callable[[], list[Process]], before: frozenset[str], limit_s: float, grace_s: float = 0.0
+) -> list[Process]:
     """Kill what `find` returns, again and again until that is nothing, and free its shared memory.
 
     Args:
         find: the processes to end, as they are now.
+        before: `shared_files` when the first of them was about to start: what was there then is not theirs.
         limit_s: give up after this time, s.
         grace_s: first let them end by themselves for this time, s.
 
@@ -144,8 +149,15 @@ def end(find: Callable[[], list[Process]], limit_s: float, grace_s: float = 0.0)
             for process in alive:
                 send(process, signal.SIGKILL)
         time.sleep(_POLL_S)
-    _free(segments)
+    _free(segments - before)
     return alive
+
+
+def shared_files() -> frozenset[str]:
+    """Files that lie in /dev/shm now."""
+    with suppress(OSError):
+        return frozenset(_SHARED_MEMORY + name for name in os.listdir(_SHARED_MEMORY))  # noqa: PTH208 - as in maps
+    return frozenset()
 
 
 def shared_memory(pids: Iterable[int]) -> set[str]:
@@ -161,12 +173,22 @@ def shared_memory(pids: Iterable[int]) -> set[str]:
 
 
 def _free(segments: set[str]) -> None:
-    """Delete segments that nobody maps any more: their owners were killed before they could."""
-    if not segments:
+    """Delete a framework's segments that nobody maps any more: their owners were killed before they could."""
+    ours = {segment for segment in segments if _is_segment(segment)}
+    if not ours:
         return
-    for segment in segments - shared_memory(_pids()):
+    for segment in ours - shared_memory(_pids()):
         with suppress(OSError):
             Path(segment).unlink()
+
+
+def _is_segment(path: str) -> bool:
+    """Whether a framework made the file for this user; users keep data of their own beside such files."""
+    if not path.removeprefix(_SHARED_MEMORY).startswith(_SEGMENTS):
+        return False
+    with suppress(OSError):
+        return os.lstat(path).st_uid == os.getuid()
+    return False
 
 
 def _pids() -> list[int]:

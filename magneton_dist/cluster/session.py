@@ -17,7 +17,7 @@ import ray
 from magneton_dist.cluster.calls import first_line
 from magneton_dist.cluster.guard import FOLDER, session_folder
 from magneton_dist.cluster.placement import LOGICAL, Node
-from magneton_dist.cluster.processes import Process, adopt_orphans, command, descendants, end
+from magneton_dist.cluster.processes import Process, adopt_orphans, command, descendants, end, shared_files
 from magneton_dist.cluster.vitals import Vitals
 from magneton_dist.errors import ClusterError
 
@@ -63,6 +63,7 @@ class Session:
         self._ranks = ranks
         self._joined = False
         self._lost = False
+        self._before = shared_files()
         self.temporary: Path | None = None
         self.vitals: Vitals[str]
 
@@ -125,7 +126,7 @@ class Session:
             ended.update(alive)
             return alive
 
-        end(ours, _END_S)
+        end(ours, self._before, _END_S)
         for process in ended:
             with suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)

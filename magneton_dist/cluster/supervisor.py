@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from magneton_dist.cluster.processes import adopt_orphans, die_with_parent, end_descendants
+from magneton_dist.cluster.processes import adopt_orphans, die_with_parent, end_descendants, shared_files
 
 STOP = b"T"  # on the pipe: end the command politely
 KILLED = 128 + signal.SIGKILL
@@ -53,11 +53,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
+    before = shared_files()
     report, say = os.pipe()
     if os.fork() == 0:
         os.close(report)
         code, asked = _supervise(pipe, command)
-        _clean(folders, grace_s=0.0 if asked else _LEAVE_S)
+        _clean(folders, before, grace_s=0.0 if asked else _LEAVE_S)
         with suppress(BrokenPipeError):  # front was killed
             os.write(say, str(code).encode())
         os._exit(code)
@@ -65,7 +66,7 @@ def main() -> None:
     said = os.read(report, 16)
     if said:
         os._exit(int(said))
-    _clean(folders, grace_s=0.0)  # the supervisor was killed: its orphans are ours now
+    _clean(folders, before, grace_s=0.0)  # the supervisor was killed: its orphans are ours now
     os._exit(KILLED)
 
 
@@ -105,8 +106,8 @@ def _become(command: list[str], parent: int) -> None:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _clean(folders: list[str], grace_s: float) -> None:
-    for process in end_descendants(_LIMIT_S, grace_s):
+def _clean(folders: list[str], before: frozenset[str], grace_s: float) -> None:
+    for process in end_descendants(before, _LIMIT_S, grace_s):
         os.write(2, f"magneton-dist: process {process.pid} could not be ended\n".encode())
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -182,21 +182,27 @@ time.sleep(600)
 
 
 def test_shared_memory_of_a_killed_job_is_freed_and_others_is_not(job: Supervised, tmp_path: Path) -> None:
-    own, shared = (Path(f"/dev/shm/mgd-test-{uuid.uuid4().hex}") for _ in range(2))
+    own, shared, old = (Path(f"/dev/shm/torch_{uuid.uuid4().hex}") for _ in range(3))
+    data = Path(f"/dev/shm/my-dataset-{uuid.uuid4().hex}")
+    old.write_bytes(b"the user's, from before")
     hold = f"{sys.executable} -c '{HOLD}'"
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(shared), str(tmp_path / "other")])
     try:
         wait_until((tmp_path / "other").exists, 20.0)
-        job.start(f"{hold} {shared} shared & {hold} {own} own & wait")
-        wait_until(lambda: (tmp_path / "own").exists() and (tmp_path / "shared").exists(), 20.0)
+        files = {"own": own, "shared": shared, "old": old, "data": data}
+        job.start(" ".join(f"{hold} {file} {name} &" for name, file in files.items()) + " wait")
+        wait_until(lambda: all((tmp_path / name).exists() for name in files), 20.0)
         os.write(job.pipe, STOP)
         job.front.wait(20)
         assert not own.exists()
         assert shared.exists()
+        assert old.exists()  # it was there before the job
+        assert data.exists()  # no framework calls its segments so: it may be all that the user has of it
     finally:
         other.kill()
         other.wait()
-        shared.unlink(missing_ok=True)
+        for file in (own, shared, old, data):
+            file.unlink(missing_ok=True)
 
 
 # --- the guard ----------------------------------------------------------------------------------------------
