@@ -12,7 +12,10 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from magneton_dist.records.manifest import Clock, RankRun
+from magneton_dist.records.manifest import Clock, MeterUsed, RankRun
+
+CPU = "cpu"
+GPUS = ("GPU-", "MIG-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +28,15 @@ class Announcement:
     pid: int
     start_ticks: int
     restart: int
-    device: str  # GPU UUID or "cpu"
+    device: str | None  # GPU UUID or "cpu"; None as long as the rank has not initialised CUDA
     distributed: bool
     segments: str  # folder below the spool
+
+    def device_or(self, meter: MeterUsed | None) -> str:
+        """Its device; of a rank that never said which: the GPU that was metered for it, else the CPU."""
+        if self.device is not None:
+            return self.device
+        return meter.device if meter is not None and meter.device.startswith(GPUS) else CPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from magneton_dist.cluster import clocks, events
-from magneton_dist.cluster.analysis import Collected
+from magneton_dist.cluster.analysis import GPUS, Collected
 from magneton_dist.cluster.calls import Calls, as_ours
 from magneton_dist.cluster.crew import Crew
 from magneton_dist.cluster.events import Actor, Agent, Decision, Event, Place, Slot
@@ -33,7 +33,6 @@ from magneton_dist.records.manifest import Clock, MeterUsed
 _TICK_S = 0.25
 _AGENTS_S = 0.25
 _SUMS_S = 0.5
-_GPUS = ("GPU-", "MIG-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +305,7 @@ class Coordinator:
 
 def _other_gpu(given: str, used: str) -> bool:
     """Whether a rank runs on another GPU than its own; a rank that uses none may do without."""
-    return given != used and given.startswith(_GPUS) and used.startswith(_GPUS)
+    return given != used and given.startswith(GPUS) and used.startswith(GPUS)
 
 
 def _nothing(_: object) -> None:

@@ -112,16 +112,17 @@ class Ledger:
     def rank_run(self, facts: Facts, place: Place, node: str) -> RankRun:
         """The manifest's entry of one rank."""
         announcement = facts.ranks[place]
+        meter = self.meters.get(facts.shape.slot(place))
         collected, conditions = self.collected.get(place, (None, Conditions()))
         return RankRun(
             rank=number_ranks(facts.ranks)[place],
             local_rank=place.local_rank,
             node=node,
             pid=announcement.pid,
-            device=announcement.device,
+            device=announcement.device_or(meter),
             exit_code=self._exit_code(facts, place, announcement.pid),
             distributed=announcement.distributed,
-            meter=self.meters.get(facts.shape.slot(place)),
+            meter=meter,
             truncated=collected.truncated if collected else {},
             temperature_c=conditions.temperature_c,
             power_cap_w=conditions.power_cap_w,

@@ -9,14 +9,12 @@ from typing import Any
 
 import ray
 
-from magneton_dist.cluster.analysis import Analysis, Announcement, Collected, CollectRequest
+from magneton_dist.cluster.analysis import CPU, Analysis, Announcement, Collected, CollectRequest
 from magneton_dist.cluster.processes import die_with_raylet
 from magneton_dist.cluster.readings import Readings
 from magneton_dist.cluster.spool import Follower, Sums
 from magneton_dist.errors import ClusterError
 from magneton_dist.records.manifest import MeterUsed, RankRun
-
-CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +74,15 @@ class RankActor:
         return self._open(spool, CPU if device is None else self._analysis.gpu_uuids(device)[0], resume)
 
     def attach(self, spool: Path, announcement: Announcement) -> MeterUsed:
-        """Follow the announced rank; its meter, opened anew when the rank runs on another device than expected."""
+        """Follow the announced rank; its meter, opened anew when the rank runs on another device than expected.
+
+        A rank that does not say its device yet keeps the meter that was opened for it.
+        """
         if self._readings is None:
             raise ClusterError("no meter was opened for this run", where=f"rank {announcement.rank}")
-        self._followers[announcement.segments] = Follower(spool / announcement.segments)
-        if announcement.device != self._readings.device:
+        if announcement.segments not in self._followers:  # it may say more of itself later
+            self._followers[announcement.segments] = Follower(spool / announcement.segments)
+        if announcement.device is not None and announcement.device != self._readings.device:
             self._readings.stop()
             return self._open(spool, announcement.device, resume=False)
         return self._readings.used
@@ -113,7 +115,8 @@ class RankActor:
                 (*sampler.throttled, *shared),
             )  # fmt: skip
         segments = spool / announcement.segments
-        request = CollectRequest(run, rank, segments, power, counters, announcement.device)
+        device = announcement.device_or(self._readings.used if self._readings is not None else None)
+        request = CollectRequest(run, rank, segments, power, counters, device)
         return self._analysis.collect(request), conditions
 
     def summarise(self, folder: Path, rank: RankRun, joined: Any) -> Any:

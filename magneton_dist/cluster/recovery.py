@@ -24,7 +24,7 @@ from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.processes import is_alive
 from magneton_dist.cluster.readings import saved, saved_meter
 from magneton_dist.errors import RecordError
-from magneton_dist.records.manifest import Manifest, RankRun
+from magneton_dist.records.manifest import Manifest, MeterUsed, RankRun
 
 _GONE_S = 5.0
 _END = "the end of the run: "
@@ -42,7 +42,12 @@ class _Found:
     def request(self, run: Path) -> CollectRequest:
         power, counters = saved(self.spool, self.place.local_rank)
         segments = self.spool / self.announcement.segments
-        return CollectRequest(run, self.rank, segments, power, counters, self.announcement.device)
+        return CollectRequest(run, self.rank, segments, power, counters, self.announcement.device_or(self.meter))
+
+    @property
+    def meter(self) -> MeterUsed | None:
+        """The meter that its actor used."""
+        return saved_meter(self.spool, self.place.local_rank)
 
     def rank_run(self) -> RankRun:
         return RankRun(
@@ -50,9 +55,9 @@ class _Found:
             local_rank=self.place.local_rank,
             node=f"node-{self.place.node}",
             pid=self.announcement.pid,
-            device=self.announcement.device,
+            device=self.announcement.device_or(self.meter),
             distributed=self.announcement.distributed,
-            meter=saved_meter(self.spool, self.place.local_rank),
+            meter=self.meter,
         )
 
     @property

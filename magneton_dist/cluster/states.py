@@ -49,6 +49,7 @@ class Facts:
         gone: nodes that are lost.
         missing: what did not arrive, in words.
         stopped: why the run was ended before its time, empty when it was not.
+        now_s: time of the latest tick, since the run began.
     """
 
     shape: Shape
@@ -62,6 +63,7 @@ class Facts:
     gone: frozenset[int] = frozenset()
     missing: tuple[str, ...] = ()
     stopped: str = ""
+    now_s: float = 0.0
 
     @property
     def exit_code(self) -> int | None:
@@ -102,10 +104,10 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The job runs; at `end_s` what is left of it is ended, at `give_up_s` it is no longer waited for."""
+    """The job runs since `began_s`; what is left of it is ended at `end_s`, no longer waited for at `give_up_s`."""
 
     facts: Facts
-    now_s: float = 0.0
+    began_s: float = 0.0
     end_s: float | None = None
     give_up_s: float | None = None
 

@@ -8,11 +8,11 @@ The coordinator feeds `step` with what happens and carries out what it decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from magneton_dist.cluster import policy
+from magneton_dist.cluster.ending import Result, aggregating, diagnosing, drain, draining, put_back
 from magneton_dist.cluster.events import (
     Actor,
     Agent,
@@ -20,28 +20,21 @@ from magneton_dist.cluster.events import (
     Attach,
     Attached,
     CallFailed,
-    Collect,
-    Collected,
     Decision,
     End,
     Event,
     Exited,
-    Join,
-    Joined,
     Launch,
     Launched,
     Lost,
     NodeLost,
     Open,
     Opened,
-    Place,
     Ready,
     Replace,
     Share,
     Slot,
     Stop,
-    Summarise,
-    Summarised,
     Tick,
 )  # fmt: skip
 from magneton_dist.cluster.states import (
@@ -58,8 +51,6 @@ from magneton_dist.cluster.states import (
 )  # fmt: skip
 from magneton_dist.errors import ClusterError, MagnetonError
 
-Result: TypeAlias = tuple[State, list[Decision]]
-
 
 def begin(facts: Facts, missing: frozenset[Actor]) -> Result:
     """The first state of a run when the actors in `missing` must still be placed."""
@@ -72,6 +63,8 @@ def step(state: State, event: Event) -> Result:
     """The state after `event`, and what to do now."""
     facts = state.facts
     match event:
+        case Tick(now_s):
+            state = replace(state, facts=replace(facts, now_s=now_s))
         case Stop(why):
             state = replace(state, facts=replace(facts, stopped=facts.stopped or why))
         case Ready(actor):
@@ -104,7 +97,7 @@ def _placing(state: Placing, event: Event) -> Result:
             waiting = state.waiting - {actor}
             return (replace(state, waiting=waiting), []) if waiting else _start(state.facts)
         case Lost(actor, _):
-            facts, again = _put_back(state.facts, actor)
+            facts, again = put_back(state.facts, actor)
             return (Placing(facts, state.waiting | {actor}), again) if again else _fail(facts, _unplaced(event))
         case CallFailed(_, error):
             return _fail(state.facts, error)
@@ -127,16 +120,19 @@ def _starting(state: Starting, event: Event) -> Result:
             return replace(state, facts=facts, slots=slots), decisions
         case Launched(node):
             nodes = state.nodes - {node}
-            return (replace(state, nodes=nodes), []) if nodes else (Running(facts), [])
+            return (replace(state, nodes=nodes), []) if nodes else (Running(facts, facts.now_s), [])
         case CallFailed(_, error):
             return _fail(facts, error)
-        case Lost(Slot() as slot, _) if slot in state.slots:
-            facts, again = _put_back(facts, slot)
-            return (replace(state, facts=facts), again) if again else _fail(facts, _unplaced(event))
+        case Lost(Slot() as slot, _) if state.slots:  # the job waits for all meters, also those that ran already
+            facts, again = put_back(facts, slot)
+            state = replace(state, facts=facts, slots=state.slots | {slot})
+            return (state, again) if again else _fail(facts, _unplaced(event))
         case Ready(Slot() as slot):
             return state, [Open(slot)]
+        case Stop() if state.slots:  # no node was told to start
+            return Done(facts), []
         case Stop() | Lost():
-            return _running(Running(facts), event)
+            return _running(Running(facts, facts.now_s), event)
     return state, []
 
 
@@ -144,7 +140,8 @@ def _running(state: Running, event: Event) -> Result:
     facts = state.facts
     match event:
         case Announced(place, announcement):
-            if place in facts.ranks:
+            before = facts.ranks.get(place)  # a process says more of itself as its device and group become known
+            if before is not None and (before.restart, before.pid) != (announcement.restart, announcement.pid):
                 facts = facts.lack(
                     f"rank {announcement.rank} was restarted by torchrun: what it did before is not in its record"
                 )
@@ -159,7 +156,7 @@ def _running(state: Running, event: Event) -> Result:
             return _node_ended(replace(state, facts=facts), node, None)
         case Lost(Slot() as slot, _):
             facts = facts.lack(f"some readings of {slot}: it died while the job ran")
-            facts, again = _put_back(facts, slot)
+            facts, again = put_back(facts, slot)
             return replace(state, facts=facts), again
         case Ready(Slot() as slot):
             return state, [Open(slot, resume=True)]
@@ -174,8 +171,8 @@ def _running(state: Running, event: Event) -> Result:
             return replace(state, facts=facts.lack(f"{call}: {error}")), []
         case Stop():
             return _end(state)
-        case Tick(now_s):
-            return _tick(replace(state, now_s=now_s))
+        case Tick():
+            return _tick(state)
     return state, []
 
 
@@ -183,94 +180,30 @@ def _node_ended(state: Running, node: int, code: int | None) -> Result:
     facts = replace(state.facts, exits={**state.facts.exits, node: code})
     state = replace(state, facts=facts)
     if not facts.running:
-        return _drain(facts)
+        return drain(facts)
     if code != 0 and state.end_s is None:
-        state = replace(state, end_s=state.now_s + policy.PEERS_S)
+        state = replace(state, end_s=facts.now_s + policy.PEERS_S)
     return state, []
 
 
 def _end(state: Running) -> Result:
-    state = replace(state, give_up_s=state.now_s + policy.GIVE_UP_S, end_s=None)
+    state = replace(state, give_up_s=state.facts.now_s + policy.GIVE_UP_S, end_s=None)
     return state, [End(node) for node in state.facts.running]
 
 
 def _tick(state: Running) -> Result:
-    facts, now_s = state.facts, state.now_s
+    facts, now_s = state.facts, state.facts.now_s
     if state.give_up_s is not None:
         if now_s < state.give_up_s:
             return state, []
         for node in facts.running:
             facts = facts.lack(f"the exit code of node {node}: it did not answer any more")
-        return _drain(replace(facts, exits={**dict.fromkeys(range(facts.shape.nodes)), **facts.exits}))
-    if facts.timeout_s is not None and now_s >= facts.timeout_s:
+        return drain(replace(facts, exits={**dict.fromkeys(range(facts.shape.nodes)), **facts.exits}))
+    if facts.timeout_s is not None and now_s - state.began_s >= facts.timeout_s:
         return _end(replace(state, facts=replace(facts, stopped=f"the job's time limit of {facts.timeout_s:g} s")))
     if state.end_s is not None and now_s >= state.end_s:
         return _end(state)
     return state, []
-
-
-def _drain(facts: Facts) -> Result:
-    if not facts.analysed and facts.exit_code == 0:
-        return Done(facts), []
-    waiting = frozenset(place for place in facts.ranks if place.node not in facts.gone)
-    return _settle(Draining(facts, waiting), _ask(facts, waiting, Collect))
-
-
-def _draining(state: Draining, event: Event) -> Result:
-    facts, waiting = state.facts, state.waiting
-    match event:
-        case Collected(place) if place in waiting:
-            state = replace(state, waiting=waiting - {place}, collected=state.collected | {place})
-            return _settle(state, [])
-        case CallFailed(_, error, place) if place in waiting and place is not None:
-            facts = facts.lack(f"tables of rank {facts.ranks[place].rank}: {error}")
-            return _settle(replace(state, facts=facts, waiting=waiting - {place}), [])
-        case Lost(Slot() as slot, why):
-            facts, waiting, again = _lost_at_work(facts, waiting, slot, f"tables: {why}")
-            return _settle(replace(state, facts=facts, waiting=waiting), again)
-        case Ready(Slot() as slot):
-            again = [Collect(place) for place in facts.places(slot) if place in waiting]
-            return state, [Open(slot, resume=True), *again]
-    return state, []
-
-
-def _settle(state: Draining, decisions: list[Decision]) -> Result:
-    if state.waiting:
-        return state, decisions
-    if not state.collected:
-        return Done(state.facts), decisions
-    return Aggregating(state.facts, state.collected), [*decisions, Join()]
-
-
-def _aggregating(state: Aggregating, event: Event) -> Result:
-    facts, collected = state.facts, state.collected
-    match event:
-        case Joined():
-            return Diagnosing(facts, collected), _ask(facts, collected, Summarise)
-        case CallFailed("join", error):
-            return Done(facts.lack(f"figures of every rank: {error}")), []
-        case Lost(Slot() as slot, why):
-            facts, collected, again = _lost_at_work(facts, collected, slot, f"figures: {why}")
-            return replace(state, facts=facts, collected=collected), again
-    return state, []
-
-
-def _diagnosing(state: Diagnosing, event: Event) -> Result:
-    facts, waiting = state.facts, state.waiting
-    decisions: list[Decision] = []
-    match event:
-        case Summarised(place):
-            waiting = waiting - {place}
-        case CallFailed(_, error, place) if place in waiting and place is not None:
-            facts = facts.lack(f"figures of rank {facts.ranks[place].rank}: {error}")
-            waiting = waiting - {place}
-        case Lost(Slot() as slot, why):
-            facts, waiting, decisions = _lost_at_work(facts, waiting, slot, f"figures: {why}")
-        case Ready(Slot() as slot):
-            decisions = [Summarise(place) for place in facts.places(slot) if place in waiting]
-        case _:
-            return state, []
-    return (replace(state, facts=facts, waiting=waiting) if waiting else Done(facts)), decisions
 
 
 def _over(state: Done | Failed, _: Event) -> Result:
@@ -292,35 +225,6 @@ def _own(facts: Facts, slot: Slot, shared: str | None) -> tuple[Facts, list[Deci
     return replace(facts, owners={**others, shared: slot}), []
 
 
-def _put_back(facts: Facts, actor: Actor) -> tuple[Facts, list[Decision]]:
-    """Replace `actor`; without a decision it stays lost: its node is gone, or it was replaced before."""
-    times = facts.replaced.get(actor, 0)
-    if actor.node in facts.gone or not policy.may_replace(times):
-        return facts, []
-    facts = replace(facts, replaced={**facts.replaced, actor: times + 1}, pending=facts.pending | {actor})
-    return facts, [Replace(actor)]
-
-
-def _lost_at_work(
-    facts: Facts, waiting: frozenset[Place], slot: Slot, what: str
-) -> tuple[Facts, frozenset[Place], list[Decision]]:
-    """A slot died with work to do: another one does it, or its ranks are given up."""
-    mine = waiting.intersection(facts.places(slot))
-    if not mine:
-        return facts, waiting, []
-    facts, again = _put_back(facts, slot)
-    if not again:
-        for place in sorted(mine):
-            facts = facts.lack(f"rank {facts.ranks[place].rank}: {what}")
-        waiting -= mine
-    return facts, waiting, again
-
-
-def _ask(facts: Facts, places: Iterable[Place], what: type[Collect] | type[Summarise]) -> list[Decision]:
-    """Ask each rank's slot; those being replaced are asked when they are ready."""
-    return [what(place) for place in sorted(places) if facts.shape.slot(place) not in facts.pending]
-
-
 def _fail(facts: Facts, error: MagnetonError) -> Result:
     return Failed(facts, error), [End(node) for node in facts.running if node not in facts.gone]
 
@@ -330,6 +234,6 @@ def _unplaced(event: Lost) -> ClusterError:
 
 
 _HANDLERS: dict[type, Callable[..., Result]] = {
-    Placing: _placing, Starting: _starting, Running: _running, Draining: _draining, Aggregating: _aggregating,
-    Diagnosing: _diagnosing, Done: _over, Failed: _over,
+    Placing: _placing, Starting: _starting, Running: _running, Draining: draining, Aggregating: aggregating,
+    Diagnosing: diagnosing, Done: _over, Failed: _over,
 }  # fmt: skip

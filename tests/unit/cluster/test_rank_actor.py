@@ -83,7 +83,7 @@ def actor(opened: Opened) -> RankActor:
     return RankActor(analysis, "auto", 0.05)
 
 
-def announced(device: str) -> Announcement:
+def announced(device: str | None) -> Announcement:
     return Announcement(7, 1, 8, 4711, 1, 0, device, True, "l1-0")
 
 
@@ -105,6 +105,15 @@ def test_a_rank_on_another_device_is_metered_there(actor: RankActor, opened: Ope
     power = opened.requests[0].power
     assert power is not None
     assert power["device"].to_list() == ["GPU-five"]  # nothing of the device it did not run on
+
+
+def test_a_rank_that_never_says_its_device_keeps_the_meter_of_its_slot(
+    actor: RankActor, opened: Opened, tmp_path: Path
+) -> None:
+    actor.open(tmp_path, 1, "3", resume=False)
+    assert actor.attach(tmp_path, announced(None)).device == "GPU-three"
+    actor.collect(tmp_path / "run", tmp_path, 7, announced(None), owner=True)
+    assert (len(opened.samplers), opened.requests[0].device) == (1, "GPU-three")
 
 
 def test_the_owner_of_a_device_brings_its_readings(actor: RankActor, opened: Opened, tmp_path: Path) -> None:

@@ -82,6 +82,13 @@ def test_what_the_actors_would_have_done_is_done(tmp_path: Path) -> None:
     assert not (tmp_path / "spool").exists()
 
 
+def test_a_rank_that_had_not_said_its_device_is_found(tmp_path: Path) -> None:
+    path = announce(tmp_path, 0) / "rank-0-0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"device": None}))
+    outcome = recover(tmp_path, DRAFT, Fake().analysis, "x")
+    assert [rank.device for rank in outcome.manifest.ranks] == ["cpu"]
+
+
 def test_a_spool_that_cannot_be_read_is_kept_and_the_others_are_used(tmp_path: Path) -> None:
     announce(tmp_path, 0)
     announce(tmp_path, 1)

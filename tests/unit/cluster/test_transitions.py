@@ -286,6 +286,54 @@ def test_a_restarted_rank_is_attached_anew() -> None:
     assert any("restarted" in what for what in state.facts.missing)
 
 
+def test_a_process_that_says_more_of_itself_is_no_restart() -> None:
+    known = replace(announcement(0), device="GPU-1")
+    state, _ = step(Running(Facts(ONE)), events.Announced(Place(0, 0), replace(known, device=None)))
+    state, decided = step(state, events.Announced(Place(0, 0), known))
+    assert decided == [events.Attach(Place(0, 0), known)]
+    assert state.facts.missing == ()
+    assert state.facts.ranks == {Place(0, 0): known}
+
+
+def test_a_stop_after_long_placing_leaves_the_nodes_their_time() -> None:
+    state, _ = begin(Facts(ONE), ONE.agents | ONE.slots)
+    placed = [events.Ready(actor) for actor in [*ONE.agents, *ONE.slots]]
+    state, _ = feed(state, [events.Tick(30.0), *placed, *map(events.Opened, ONE.slots), events.Stop("SIGINT")])
+    assert isinstance(state, Running)
+    state, _ = step(state, events.Tick(30.25))
+    assert isinstance(state, Running)
+
+
+def test_the_time_limit_begins_with_the_job() -> None:
+    state, _ = begin(Facts(ONE, timeout_s=10.0), frozenset())
+    state, _ = feed(state, [events.Tick(30.0), *map(events.Opened, ONE.slots), events.Launched(0)])
+    state, decided = step(state, events.Tick(39.0))
+    assert decided == []
+    _, decided = step(state, events.Tick(40.0))
+    assert decided == [events.End(0)]
+
+
+def test_a_stop_before_any_node_starts_needs_no_answer() -> None:
+    state, _ = feed(begin(Facts(ONE), frozenset())[0], [events.Opened(Slot(0, 0)), events.Stop("SIGINT")])
+    assert isinstance(state, Done)
+
+
+def test_a_meter_that_dies_while_others_open_is_opened_again_before_the_job_starts() -> None:
+    state, _ = feed(begin(Facts(ONE), frozenset())[0], [events.Opened(Slot(0, 0)), events.Lost(Slot(0, 0), "killed")])
+    state, decided = feed(state, [events.Ready(Slot(0, 0)), events.Opened(Slot(0, 1))])
+    assert decided == [events.Open(Slot(0, 0))]
+    _, decided = step(state, events.Opened(Slot(0, 0)))
+    assert decided == [events.Launch()]
+
+
+@pytest.mark.parametrize("then", [[], [events.Joined()]])
+def test_a_join_of_which_nothing_is_left_ends_the_run(then: list[events.Event]) -> None:
+    state, _ = step(running(), events.NodeLost(1))
+    state = Aggregating(replace(running().facts, gone=frozenset({0})), frozenset({Place(0, 0)}))
+    state, _ = feed(state, [events.Lost(Slot(0, 0), "killed"), *then])
+    assert isinstance(state, Done)
+
+
 def test_more_ranks_than_slots_share_actors() -> None:
     assert ONE.slot(Place(0, 0)) == Slot(0, 0)
     assert ONE.slot(Place(0, 3)) == Slot(0, 1)
@@ -341,3 +389,74 @@ def test_whatever_happened_a_stopped_run_ends_when_everybody_answers(happened: l
     for place in (Place(0, 0), Place(1, 0)):
         state, _ = step(state, events.Summarised(place))
     assert isinstance(state, Done | Failed)
+
+
+class World:
+    """Carries decisions out as the coordinator and Ray do; what is `open` will be answered, in any order."""
+
+    def __init__(self) -> None:
+        self.there: set[events.Actor] = set()
+        self.open: list[tuple[events.Actor | None, list[events.Event]]] = []  # whom, and the possible answers
+        self.happened: list[events.Event] = []
+
+    def carry_out(self, decisions: list[events.Decision]) -> None:
+        broken = ClusterError("x")
+        for decision in decisions:
+            match decision:
+                case events.Replace(actor):
+                    self.there.add(actor)
+                    self.open.append((actor, [events.Ready(actor)]))
+                case events.Open(slot):
+                    self.ask(slot, events.Opened(slot), events.CallFailed("open", broken))
+                case events.Launch():
+                    for node in range(TWO.nodes):
+                        self.ask(Agent(node), events.Launched(node), events.CallFailed("start", broken))
+                        self.ask(Agent(node), events.Exited(node, 0), events.Exited(node, 1))
+                    for place in (Place(0, 0), Place(1, 0)):
+                        self.open.append((None, [events.Announced(place, announcement(place.node, 0))]))
+                case events.Attach(place):
+                    self.ask(TWO.slot(place), events.Attached(TWO.slot(place)), events.CallFailed("attach", broken))
+                case events.Collect(place):
+                    self.ask(TWO.slot(place), events.Collected(place), events.CallFailed("collect", broken, place))
+                case events.Join():
+                    self.open.append((None, [events.Joined(), events.CallFailed("join", broken)]))
+                case events.Summarise(place):
+                    self.ask(TWO.slot(place), events.Summarised(place), events.CallFailed("summarise", broken, place))
+
+    def ask(self, actor: events.Actor, *answers: events.Event) -> None:
+        if actor in self.there:
+            self.open.append((actor, list(answers)))
+        else:
+            self.happened.append(events.Lost(actor, "it died earlier"))
+
+    def kill(self, actor: events.Actor) -> None:
+        if actor in self.there:
+            self.there.remove(actor)
+            self.open = [(whom, answers) for whom, answers in self.open if whom != actor]
+            self.happened.append(events.Lost(actor, "killed"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_run_with_nothing_outstanding_is_over(data: st.DataObject) -> None:
+    state, decisions = begin(Facts(TWO), TWO.agents | TWO.slots)
+    world = World()
+    world.carry_out(decisions)
+    now_s, actors = 0.0, sorted([*TWO.agents, *TWO.slots], key=str)
+    for _ in range(200):
+        if not world.happened and data.draw(st.integers(0, 9)) == 0:
+            world.kill(data.draw(st.sampled_from(actors)))
+        elif not world.happened and world.open:
+            _, answers = world.open.pop(data.draw(st.integers(0, len(world.open) - 1)))
+            world.happened.append(answers[0] if data.draw(st.integers(0, 4)) else answers[-1])
+        elif not world.happened and isinstance(state, Running):
+            now_s += policy.GIVE_UP_S  # a node whose agent died is given up in time
+            world.happened.append(events.Tick(now_s))
+        elif not world.happened:
+            break
+        if world.happened:
+            state, decisions = step(state, world.happened.pop(0))
+            world.carry_out(decisions)
+        if isinstance(state, Done | Failed):
+            return
+    assert isinstance(state, Done | Failed), state
