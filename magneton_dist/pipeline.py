@@ -181,8 +181,9 @@ def analyse(run: RunRecord, profile: Profile | None = None) -> RunAnalysis:
             arrivals.append(_arrivals(rank, tables, entry.node if entry else "", device))
         except RecordError:  # nothing was recorded of it, as its manifest says
             continue
-    clocks = {r.rank: manifest.clocks.get(r.node, Clock()) for r in manifest.ranks}
-    joined = join(arrivals, clocks)
+    # a host whose clock was not read has no entry; without any, one host shares one clock
+    clocks = {r.rank: manifest.clocks[r.node] for r in manifest.ranks if r.node in manifest.clocks}
+    joined = join(arrivals, clocks or None)
     accounts = {
         rank: account_rank(record.folder, known.get(rank, RankRun(rank, rank, "")), joined, profile)
         for rank, record in run.ranks.items()

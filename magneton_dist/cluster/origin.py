@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from magneton_dist.cluster.processes import is_alive, look_up
 
 ORIGIN = "origin"
+_STALE_S = 300.0  # a run writes a segment of its spool, a reading or a line far more often
 
 
 def mark() -> str:
@@ -24,10 +27,24 @@ def is_shared(run: Path, origin: str) -> bool:
     return path.is_file() and path.read_text() == origin
 
 
-def maker(run: Path) -> int | None:
-    """Pid of the driver on this host that is making the run now, or None."""
+def maker(run: Path) -> str | None:
+    """Who makes the run now, in words, or None when nobody does.
+
+    A driver on another host cannot be asked: it counts as alive as long as its run was written to lately.
+    """
     path = run / ORIGIN
     if not path.is_file():
         return None
     host, pid, start_ticks, _ = path.read_text().split(" ")
-    return int(pid) if host == socket.gethostname() and is_alive(int(pid), int(start_ticks)) else None
+    if host == socket.gethostname():
+        return f"process {pid}" if is_alive(int(pid), int(start_ticks)) else None
+    return f"process {pid} on {host}" if _quiet_s(run) < _STALE_S else None
+
+
+def _quiet_s(run: Path) -> float:
+    """Seconds since anything in the run's folder was last written to."""
+    written_s = run.stat().st_mtime
+    for path in run.rglob("*"):
+        with suppress(FileNotFoundError):  # a run that is being made renames its files
+            written_s = max(written_s, path.stat().st_mtime)
+    return time.time() - written_s

@@ -150,9 +150,10 @@ def finish_unfinished(audit: Path, analysis: Analysis) -> list[RunOutcome]:
         run = spool.parent
         if not run.name.isdecimal():
             continue  # a discarded run
-        pid = maker(run)
-        if pid is not None:
-            raise RecordError(f"is being made by process {pid}", where=str(run), do="wait until that has ended")
+        who = maker(run)
+        if who is not None:
+            do = "wait until that has ended; on another host it counts as ended when the run is quiet for 5 minutes"
+            raise RecordError(f"is being made by {who}", where=str(run), do=do)
         draft = read_manifest(run)
         said = (what.removeprefix(_END) for what in draft.missing if what.startswith(_END))
         outcome = recover(run, draft, analysis, next(said, "its audit ended first"))

@@ -14,6 +14,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -132,6 +133,17 @@ def test_a_measured_rank_is_told_apart_by_the_sensor_of_its_profile(run: Path) -
     assert (told.energy_kind, told.energy_j) == ("measured", plain.energy_j)
     # the late readings put half a second of computing into the window's total: it is the residual
     assert told.residual_j == pytest.approx(0.5 * 400)
+
+
+def test_a_host_whose_clock_was_not_read_is_not_aligned_with_others(run: Path) -> None:
+    record = pipeline.RunRecord(run)
+    ranks = [msgspec.structs.replace(rank, node=f"n{rank.rank}") for rank in record.manifest.ranks]
+    write_manifest(run, msgspec.structs.replace(record.manifest, ranks=ranks, clocks={"n0": Clock()}))
+    apart = pipeline.analyse(pipeline.RunRecord(run)).joined.joined
+    assert 1 not in apart.clocks or apart.clocks[1].error_ns > 0  # never taken for exact
+    write_manifest(run, msgspec.structs.replace(record.manifest, clocks={}))
+    together = pipeline.analyse(pipeline.RunRecord(run)).joined.joined
+    assert sorted(together.clocks) == [0, 1]
 
 
 def test_bands_tell_the_same_run_over_time(run: Path) -> None:

@@ -159,6 +159,16 @@ def test_an_unfinished_audit_is_finished_in_place(tmp_path: Path) -> None:
     assert finish_unfinished(tmp_path, Fake().analysis) == []
 
 
+def test_a_run_that_is_being_made_on_another_host_is_left_alone(tmp_path: Path) -> None:
+    run = tmp_path / "a" / "0"
+    write_manifest(run, DRAFT)
+    announce(run, 0)
+    (run / "origin").write_text(f"elsewhere {2**22 - 1} 1 abcd")
+    with pytest.raises(RecordError, match="on elsewhere"):
+        finish_unfinished(tmp_path, Fake().analysis)
+    assert (run / "spool").exists()
+
+
 def test_a_run_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
     run = tmp_path / "a" / "0"
     write_manifest(run, DRAFT)
