@@ -51,12 +51,17 @@ class Calls:
         self._open[reference] = _Call(name, actor, then, about)
 
     def wait(self, seconds: float) -> None:
-        """Until one call comes back, at most `seconds`."""
+        """Until a call comes back, at most `seconds`; takes all that have."""
         if not self._open:
             time.sleep(seconds)
             return
-        for reference in ray.wait(list(self._open), num_returns=1, timeout=seconds)[0]:
-            call = self._open.pop(reference)
+        references = list(self._open)
+        if not ray.wait(references, num_returns=1, timeout=seconds)[0]:
+            return
+        for reference in ray.wait(references, num_returns=len(references), timeout=0)[0]:
+            call = self._open.pop(reference, None)
+            if call is None:  # of an actor that an earlier one of these has shown to be dead
+                continue
             try:
                 value = ray.get(reference)
             except RayTaskError as error:
@@ -66,7 +71,11 @@ class Calls:
             else:
                 call.then(value)
 
-    def ask(self, actor: Actor, method: str, *args: Any) -> Any:
+    def is_open(self, method: str, actor: Actor) -> bool:
+        """Whether a call of `method` of `actor` has not come back."""
+        return any((call.name, call.actor) == (method, actor) for call in self._open.values())
+
+    def ask(self, actor: Actor, method: str, *args: Any, limit_s: float = _ANSWER_S) -> Any:
         """A short question, answered now.
 
         Raises:
@@ -76,7 +85,7 @@ class Calls:
         if handle is None:
             raise ClusterError("it died earlier", where=str(actor))
         try:
-            return ray.get(getattr(handle, method).remote(*args), timeout=_ANSWER_S)
+            return ray.get(getattr(handle, method).remote(*args), timeout=limit_s)
         except RayTaskError as error:
             raise as_ours(error.cause, method) from error
         except RayError as error:

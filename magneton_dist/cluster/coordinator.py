@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +33,8 @@ from magneton_dist.records.manifest import Clock, MeterUsed
 _TICK_S = 0.25
 _AGENTS_S = 0.25
 _SUMS_S = 0.5
+_DELIVER_S, _SLOWEST = 60.0, 2e6  # tables come at 2 MB/s or more, s and bytes/s
+_CLEAR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,14 @@ class Coordinator:
         self._state, decisions = begin(facts, self._crew.missing)
         self._carry_out(decisions)
 
+    def stored(self, ranks: Container[int]) -> None:
+        """The driver has stored the tables that the last report brought: their nodes need not keep them."""
+        facts = self._state.facts
+        for place, rank in number_ranks(facts.ranks).items():
+            if rank in ranks:
+                with suppress(MagnetonError):  # a node that has gone meanwhile keeps them
+                    self._calls.ask(facts.shape.slot(place), "delivered", self._ledger.tables(rank))
+
     def stop(self, why: str) -> None:
         """End the run; what was recorded is still collected."""
         self._happened.append(events.Stop(why))
@@ -114,11 +124,13 @@ class Coordinator:
         if now_s >= self._polls_due_s:
             self._polls_due_s = now_s + _AGENTS_S
             for node in facts.running:
-                self._calls.send("poll", Agent(node), partial(self._polled, node))
+                if not self._calls.is_open("poll", Agent(node)):
+                    then: Callable[[Any], None] = partial(self._polled, node)
+                    self._calls.send("poll", Agent(node), then, self._ledger.assignment.folder)
         if now_s >= self._sums_due_s:
             self._sums_due_s = now_s + _SUMS_S
             for slot in facts.shape.slots - facts.pending:
-                if self._crew.handle(slot) is not None:
+                if self._crew.handle(slot) is not None and not self._calls.is_open("sums", slot):
                     self._calls.send("sums", slot, partial(self._summed, slot))
         return min(self._polls_due_s, self._sums_due_s) - now_s
 
@@ -289,7 +301,9 @@ class Coordinator:
         for place, rank in number_ranks(facts.ranks).items():
             if place.node in self._ledger.apart and place in self._ledger.collected:
                 try:
-                    files[rank] = self._calls.ask(facts.shape.slot(place), "deliver", self._ledger.tables(rank))
+                    slot, folder = facts.shape.slot(place), self._ledger.tables(rank)
+                    limit_s = _DELIVER_S + self._calls.ask(slot, "size", folder) / _SLOWEST
+                    files[rank] = self._calls.ask(slot, "deliver", folder, limit_s=limit_s)
                 except MagnetonError as error:
                     self._state = Done(self._state.facts.lack(f"tables of rank {rank}: {error}"))
         return files
@@ -300,7 +314,8 @@ class Coordinator:
             mine = {place for place in facts.ranks if place.node == node}
             discarded = self._ledger.assignment.discarded and facts.exit_code == 0
             if discarded or (mine and mine <= self._ledger.collected.keys()):
-                self._calls.send("clear", Agent(node), _nothing, discarded)
+                with suppress(MagnetonError):  # tables are there: what is left of the spool harms nobody
+                    self._calls.ask(Agent(node), "clear", discarded, limit_s=_CLEAR_S)
 
 
 def _other_gpu(given: str, used: str) -> bool:

@@ -21,7 +21,7 @@ from magneton_dist.cluster.interrupts import Interrupts
 from magneton_dist.cluster.launching import Launch
 from magneton_dist.cluster.lead import CoordinatorLost, Lead
 from magneton_dist.cluster.ledger import Assignment
-from magneton_dist.cluster.manifests import store, versions, write_manifest
+from magneton_dist.cluster.manifests import store, versions
 from magneton_dist.cluster.origin import ORIGIN, mark
 from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.progress import Forecast, Progress
@@ -30,6 +30,7 @@ from magneton_dist.cluster.session import Session
 from magneton_dist.config import AuditConfig, Run, command_line, schedule
 from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.manifest import Manifest
+from magneton_dist.records.store import write_manifest
 from magneton_dist.tracer.secrecy import withhold
 
 OnProgress = Callable[[Progress], None]
@@ -132,6 +133,8 @@ class _Audit:
         assert report.outcome is not None
         for rank, files in report.files.items():
             store(assignment.folder / "ranks" / f"{rank:05d}", files)
+        with suppress(CoordinatorLost):  # then the nodes keep their copies
+            self._lead.stored(report)
         return report.outcome
 
     def _assign(self, run: Run) -> Assignment:
@@ -150,6 +153,7 @@ class _Audit:
             versions=versions(),
             seed=job.seed,
             missing=["everything: the audit ended before this run did"],
+            finished=False,
         )
         write_manifest(folder, draft)
         origin = mark()
@@ -179,7 +183,7 @@ def _place(config: AuditConfig, audit: Path, run: Run) -> tuple[Path, dict[str, 
 def _not_made(assignment: Assignment, error: MagnetonError) -> RunOutcome:
     """The outcome of a run that could not begin after others had been made."""
     draft = assignment.draft
-    manifest = msgspec.structs.replace(draft, missing=[f"the whole run: {error}"])
+    manifest = msgspec.structs.replace(draft, missing=[f"the whole run: {error}"], finished=True)
     write_manifest(assignment.folder, manifest)
     return RunOutcome(
         draft.variant, draft.repeat, assignment.discarded, assignment.folder, manifest,

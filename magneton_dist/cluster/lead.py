@@ -90,6 +90,11 @@ class Lead:
                 self._ask("stop", why)
             tell(report)
 
+    def stored(self, report: Report) -> None:
+        """The tables that came with `report` are stored here."""
+        if report.files:
+            self._ask("stored", set(report.files))
+
     def _hire(self, shape: Shape) -> None:
         if self._coordinator is not None and shape == self._shape:
             return

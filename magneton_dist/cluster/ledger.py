@@ -150,6 +150,7 @@ class Ledger:
             clocks={names[node]: combine(readings[0], readings[-1]) for node, readings in self.clocks.items()},
             disturbed=self._disturbed(),
             missing=missing,
+            finished=True,
             stopped=any(collected.stopped for collected, _ in self.collected.values()),
         )
         return RunOutcome(

@@ -1,19 +1,14 @@
-"""Manifests of runs on disk, and other files that must be whole or not there."""
+"""Files and folders that must be whole or not there, and what the manifest says of this software."""
 
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import msgspec
-
-from magneton_dist.errors import RecordError
-from magneton_dist.records.manifest import Manifest
-
-MANIFEST = "manifest.json"
 _PACKAGES = ("magneton-dist", "ray", "torch", "polars")
 
 
@@ -26,21 +21,12 @@ def store(folder: Path, files: Mapping[str, bytes]) -> None:
         draft.replace(folder / Path(name).name)
 
 
-def write_manifest(run: Path, manifest: Manifest) -> None:
-    """Write the manifest of the run in folder `run`."""
-    store(run, {MANIFEST: msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"})
-
-
-def read_manifest(run: Path) -> Manifest:
-    """The manifest of the run in folder `run`.
-
-    Raises:
-        RecordError: missing or damaged.
-    """
-    try:
-        return msgspec.json.decode((run / MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(run / MANIFEST), do="copy the run again") from error
+def delete(folder: Path, aside: Path) -> None:
+    """Delete `folder`, renamed to `aside` first: who comes in between finds all of it or nothing."""
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

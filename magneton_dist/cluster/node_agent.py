@@ -17,6 +17,7 @@ import msgspec
 from magneton_dist.cluster.analysis import Announcement
 from magneton_dist.cluster.clocks import clock_identity
 from magneton_dist.cluster.launching import Launch, check_port, free_port
+from magneton_dist.cluster.manifests import delete
 from magneton_dist.cluster.origin import is_shared
 from magneton_dist.cluster.presence import Presence
 from magneton_dist.cluster.processes import die_with_raylet
@@ -93,6 +94,7 @@ class NodeAgent:
         Raises:
             InputError: the job cannot start, or its folder cannot be written.
         """
+        self._launch = self._process = None  # of the run before
         launch.check()
         self._seen.clear()
         self._launch = launch
@@ -115,8 +117,10 @@ class NodeAgent:
         os.close(ours)
         return is_shared(launch.run, launch.origin)
 
-    def poll(self) -> JobStatus:
-        """How the job is."""
+    def poll(self, run: Path) -> JobStatus:
+        """How the job of the run in folder `run` is; it runs as long as it has not been started."""
+        if self._launch is None or self._launch.run != run:  # the run before has nothing to say of this one
+            return JobStatus(None, (), self._others())
         exit_code = None if self._process is None else self._process.poll()
         if exit_code is not None:
             self._release()
@@ -137,7 +141,10 @@ class NodeAgent:
     def clear(self, everything: bool) -> None:
         """Delete the node's spool, whose contents have become tables, or the whole folder of a discarded run."""
         if self._launch is not None:
-            shutil.rmtree(self._launch.run if everything else self._launch.spool, ignore_errors=True)
+            if everything:
+                shutil.rmtree(self._launch.run, ignore_errors=True)
+            else:
+                delete(self._launch.spool, self._launch.run / f".spool-{self._launch.node}")
             with suppress(OSError):  # other nodes' spools may lie beside it
                 self._launch.spool.parent.rmdir()
 

@@ -124,10 +124,16 @@ class RankActor:
         return self._analysis.summarise(folder, rank, joined, self._analysis.options)
 
     def deliver(self, folder: Path) -> dict[str, bytes]:
-        """The rank's tables, for a driver that does not share this node's file system; gone here afterwards."""
-        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+        """The rank's tables, for a driver that does not share this node's file system."""
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+    def size(self, folder: Path) -> int:
+        """Bytes that `deliver` would return."""
+        return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+    def delivered(self, folder: Path) -> None:
+        """The tables in `folder` are stored elsewhere: delete them here."""
         shutil.rmtree(folder, ignore_errors=True)
-        return files
 
     def _open(self, spool: Path, device: str, resume: bool) -> MeterUsed:
         sampler, reason = self._analysis.open_sampler(self._meter, device, self._period_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from magneton_dist.cluster.clocks import SAME, clock_identity
 from magneton_dist.cluster.events import Place
 from magneton_dist.cluster.launching import OUTPUT
 from magneton_dist.cluster.ledger import number_ranks
-from magneton_dist.cluster.manifests import read_manifest, write_manifest
+from magneton_dist.cluster.manifests import delete
 from magneton_dist.cluster.node_agent import CLOCK, announcements, tail
 from magneton_dist.cluster.origin import ORIGIN, maker
 from magneton_dist.cluster.outcome import RunOutcome
@@ -25,6 +24,7 @@ from magneton_dist.cluster.processes import is_alive
 from magneton_dist.cluster.readings import saved, saved_meter
 from magneton_dist.errors import RecordError
 from magneton_dist.records.manifest import Manifest, MeterUsed, RankRun
+from magneton_dist.records.store import RunRecord, write_manifest
 
 _GONE_S = 5.0
 _END = "the end of the run: "
@@ -83,17 +83,22 @@ def recover(run: Path, draft: Manifest, analysis: Analysis, why: str, *, finish:
         missing.append("what the ranks did after this record was closed: they could not be ended")
     ranks = {rank.rank: rank.rank_run() for rank in found}
     summaries: dict[int, Any] = {}
+    whole = False
     if finish:
         collected = _collect(run, found, analysis, missing)
         ranks = {rank: msgspec.structs.replace(ranks[rank], truncated=one.truncated) for rank, one in collected.items()}
         summaries = _summarise(run, ranks, collected, found, analysis, missing)
-        if len(collected) == len(found):
-            shutil.rmtree(run / "spool", ignore_errors=True)
+        whole = len(collected) == len(found)
     else:
         missing.append("tables and figures: not worked out yet, the spools are kept")
     world_size = max([draft.world_size, *(rank.announcement.world_size for rank in found)])
     missing += [f"rank {rank}: nothing of it was found" for rank in range(world_size) if rank not in ranks]
-    manifest = msgspec.structs.replace(draft, world_size=world_size, ranks=list(ranks.values()), missing=missing)
+    manifest = msgspec.structs.replace(
+        draft, world_size=world_size, ranks=list(ranks.values()), missing=missing, finished=whole
+    )
+    write_manifest(run, manifest)  # before the spools go: whoever is killed here must not lose both
+    if whole:
+        delete(run / "spool", run / ".spool")
     return RunOutcome(
         draft.variant, draft.repeat, False, run, manifest, summaries,
         missing=tuple(missing),
@@ -150,14 +155,15 @@ def finish_unfinished(audit: Path, analysis: Analysis) -> list[RunOutcome]:
         run = spool.parent
         if not run.name.isdecimal():
             continue  # a discarded run
+        draft = RunRecord(run).manifest
+        if draft.finished:  # what its actors could not turn into tables they have said
+            continue
         who = maker(run)
         if who is not None:
             do = "wait until that has ended; on another host it counts as ended when the run is quiet for 5 minutes"
             raise RecordError(f"is being made by {who}", where=str(run), do=do)
-        draft = read_manifest(run)
         said = (what.removeprefix(_END) for what in draft.missing if what.startswith(_END))
         outcome = recover(run, draft, analysis, next(said, "its audit ended first"))
-        write_manifest(run, outcome.manifest)
         (run / ORIGIN).unlink(missing_ok=True)
         outcomes.append(outcome)
     return outcomes

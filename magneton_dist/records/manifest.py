@@ -58,3 +58,4 @@ class Manifest(msgspec.Struct, frozen=True):
     missing: list[str] = []  # ranks, records or meters that did not arrive, in words
     stopped: bool = False  # ended on purpose by stop_after_steps
     schema_version: int = SCHEMA_VERSION
+    finished: bool | None = None  # all that can be had is here; null: of a version that did not say

@@ -154,11 +154,14 @@ def test_the_sums_are_those_of_the_attached_ranks(actor: RankActor, tmp_path: Pa
     assert (tmp_path / "power-1.jsonl").read_text().count("\n") == 1  # on disk, should the actor be killed now
 
 
-def test_tables_are_delivered_once_to_a_driver_elsewhere(actor: RankActor, tmp_path: Path) -> None:
+def test_tables_are_kept_until_they_are_stored_by_a_driver_elsewhere(actor: RankActor, tmp_path: Path) -> None:
     folder = tmp_path / "ranks" / "00007"
     folder.mkdir(parents=True)
     (folder / "steps.parquet").write_bytes(b"PAR1")
+    assert actor.size(folder) == 4
     assert actor.deliver(folder) == {"steps.parquet": b"PAR1"}
+    assert actor.deliver(folder) == {"steps.parquet": b"PAR1"}  # the first answer may have come too late
+    actor.delivered(folder)
     assert not folder.exists()
 
 

@@ -14,12 +14,12 @@ import pytest
 from magneton_dist.cluster import recovery
 from magneton_dist.cluster.analysis import Analysis, Collected, CollectRequest
 from magneton_dist.cluster.clocks import SAME, clock_identity
-from magneton_dist.cluster.manifests import read_manifest, write_manifest
 from magneton_dist.cluster.origin import mark
 from magneton_dist.cluster.processes import look_up
 from magneton_dist.cluster.recovery import finish_unfinished, recover
 from magneton_dist.errors import RecordError
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
+from magneton_dist.records.store import RunRecord, write_manifest
 
 DRAFT = Manifest("audit", "a", 2, "now", 3, ["torchrun"], None, [], {}, {}, missing=["everything"])
 METER = MeterUsed("modelled:h200", "modelled", "a model", "cpu")
@@ -152,7 +152,7 @@ def test_an_unfinished_audit_is_finished_in_place(tmp_path: Path) -> None:
     write_manifest(tmp_path / "a" / "2", DRAFT)  # finished: no spool
     outcomes = finish_unfinished(tmp_path, Fake().analysis)
     assert [outcome.folder.name for outcome in outcomes] == ["0", "1"]
-    first, second = (read_manifest(tmp_path / "a" / name) for name in "01")
+    first, second = (RunRecord(tmp_path / "a" / name).manifest for name in "01")
     assert first.missing[0] == "the end of the run: its audit ended first"
     assert second.missing[0] == "the end of the run: SIGINT"
     assert [rank.rank for rank in first.ranks] == [0]
@@ -167,6 +167,23 @@ def test_a_run_that_is_being_made_on_another_host_is_left_alone(tmp_path: Path) 
     with pytest.raises(RecordError, match="on elsewhere"):
         finish_unfinished(tmp_path, Fake().analysis)
     assert (run / "spool").exists()
+
+
+def test_a_finished_run_keeps_its_manifest_though_a_spool_is_left(tmp_path: Path) -> None:
+    run = tmp_path / "a" / "0"
+    done = msgspec.structs.replace(DRAFT, exit_code=0, missing=["tables of rank 0: torn"], finished=True)
+    write_manifest(run, done)
+    announce(run, 0)
+    assert finish_unfinished(tmp_path, Fake().analysis) == []
+    assert RunRecord(run).manifest == done
+
+
+def test_a_manifest_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "a" / "0"
+    write_manifest(run, msgspec.structs.replace(DRAFT, schema_version=10_000))
+    announce(run, 0)
+    with pytest.raises(RecordError, match="schema version"):
+        finish_unfinished(tmp_path, Fake().analysis)
 
 
 def test_a_run_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
