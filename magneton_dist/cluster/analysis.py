@@ -153,3 +153,8 @@ class Analysis:
     summarise: Callable[[Path, RankRun, Any, Any], Any]
     gpu_uuids: Callable[[str], Sequence[str]]
     options: Any = None
+
+
+def other_gpu(given: str, used: str) -> bool:
+    """Whether a rank runs on another GPU than its own; a rank that uses none may do without."""
+    return given != used and given.startswith(GPUS) and used.startswith(GPUS)

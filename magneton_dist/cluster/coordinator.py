@@ -6,21 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import ray
 
 from magneton_dist.cluster import clocks, events
-from magneton_dist.cluster.analysis import GPUS, Collected
+from magneton_dist.cluster.analysis import Collected, other_gpu
 from magneton_dist.cluster.calls import Calls, as_ours
 from magneton_dist.cluster.crew import Crew
 from magneton_dist.cluster.events import Actor, Agent, Decision, Event, Place, Slot
 from magneton_dist.cluster.launching import Launch
 from magneton_dist.cluster.ledger import Assignment, Ledger, number_ranks
 from magneton_dist.cluster.node_agent import JobStatus, NodeFacts
-from magneton_dist.cluster.outcome import RunOutcome
+from magneton_dist.cluster.outcome import Report
 from magneton_dist.cluster.processes import die_with_raylet
 from magneton_dist.cluster.rank_actor import Conditions, SlotFacts
 from magneton_dist.cluster.spool import Sums
@@ -35,29 +34,6 @@ _AGENTS_S = 0.25
 _SUMS_S = 0.5
 _DELIVER_S, _SLOWEST = 60.0, 2e6  # tables come at 2 MB/s or more, s and bytes/s
 _CLEAR_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How the run stands after a tick.
-
-    Attributes:
-        state: name of the state.
-        steps: of the rank that is furthest; ranks may have unequal numbers of them.
-        ranks: that have announced themselves.
-        missing: so far, in words.
-        outcome: when the run is over.
-        error: why it could not be made.
-        files: tables of ranks whose nodes do not share the driver's file system, by rank and file name.
-    """
-
-    state: str
-    steps: int
-    ranks: int
-    missing: tuple[str, ...] = ()
-    outcome: RunOutcome | None = None
-    error: MagnetonError | None = None
-    files: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -150,7 +126,7 @@ class Coordinator:
 
     def _metered(self, kind: type[events.Opened] | type[events.Attached], slot: Slot, meter: MeterUsed) -> None:
         given = self._ledger.meters.get(slot)
-        if kind is events.Attached and given is not None and _other_gpu(given.device, meter.device):
+        if kind is events.Attached and given is not None and other_gpu(given.device, meter.device):
             self._ledger.disturb(f"{slot} was given {given.device}, and its rank ran on {meter.device}")
         self._ledger.meters[slot] = meter
         self._happened.append(kind(slot, self._ledger.physical(slot)))
@@ -316,11 +292,6 @@ class Coordinator:
             if discarded or (mine and mine <= self._ledger.collected.keys()):
                 with suppress(MagnetonError):  # tables are there: what is left of the spool harms nobody
                     self._calls.ask(Agent(node), "clear", discarded, limit_s=_CLEAR_S)
-
-
-def _other_gpu(given: str, used: str) -> bool:
-    """Whether a rank runs on another GPU than its own; a rank that uses none may do without."""
-    return given != used and given.startswith(GPUS) and used.startswith(GPUS)
 
 
 def _nothing(_: object) -> None:

@@ -16,14 +16,13 @@ import msgspec
 
 from magneton_dist.cluster import policy
 from magneton_dist.cluster.analysis import Analysis
-from magneton_dist.cluster.coordinator import Report
 from magneton_dist.cluster.interrupts import Interrupts
 from magneton_dist.cluster.launching import Launch
 from magneton_dist.cluster.lead import CoordinatorLost, Lead
 from magneton_dist.cluster.ledger import Assignment
 from magneton_dist.cluster.manifests import store, versions
 from magneton_dist.cluster.origin import ORIGIN, mark
-from magneton_dist.cluster.outcome import RunOutcome
+from magneton_dist.cluster.outcome import Report, RunOutcome
 from magneton_dist.cluster.progress import Forecast, Progress
 from magneton_dist.cluster.recovery import recover
 from magneton_dist.cluster.session import Session

@@ -14,10 +14,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.calls import as_ours, first_line
-from magneton_dist.cluster.coordinator import Coordinator, Report
+from magneton_dist.cluster.coordinator import Coordinator
 from magneton_dist.cluster.crew import Crew, reserve
 from magneton_dist.cluster.interrupts import Interrupts
 from magneton_dist.cluster.ledger import Assignment
+from magneton_dist.cluster.outcome import Report
 from magneton_dist.cluster.placement import rank_resource
 from magneton_dist.cluster.session import HERE, Session
 from magneton_dist.cluster.states import Shape

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from magneton_dist.cluster.spool import Sums
+from magneton_dist.errors import MagnetonError
 from magneton_dist.records.manifest import Manifest
 
 
@@ -42,3 +43,26 @@ class RunOutcome:
     output: str = ""
     stopped: str = ""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the run stands after a tick.
+
+    Attributes:
+        state: name of the state.
+        steps: of the rank that is furthest; ranks may have unequal numbers of them.
+        ranks: that have announced themselves.
+        missing: so far, in words.
+        outcome: when the run is over.
+        error: why it could not be made.
+        files: tables of ranks whose nodes do not share the driver's file system, by rank and file name.
+    """
+
+    state: str
+    steps: int
+    ranks: int
+    missing: tuple[str, ...] = ()
+    outcome: RunOutcome | None = None
+    error: MagnetonError | None = None
+    files: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from magneton_dist.cluster import driver
-from magneton_dist.cluster.coordinator import Report
 from magneton_dist.cluster.driver import Teller, _audit_folder
+from magneton_dist.cluster.outcome import Report
 from magneton_dist.cluster.progress import Forecast, Progress
 from magneton_dist.config import AuditConfig, Job, Run
 from magneton_dist.errors import InputError
