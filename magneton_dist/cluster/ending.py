@@ -102,7 +102,7 @@ def put_back(facts: Facts, actor: Actor) -> tuple[Facts, list[Decision]]:
     """Replace `actor`; without a decision it stays lost: its node is gone, or it was replaced before."""
     times = facts.replaced.get(actor, 0)
     if actor.node in facts.gone or not policy.may_replace(times):
-        return facts, []
+        return replace(facts, pending=facts.pending - {actor}), []  # nobody waits for it any more
     facts = replace(facts, replaced={**facts.replaced, actor: times + 1}, pending=facts.pending | {actor})
     return facts, [Replace(actor)]
 

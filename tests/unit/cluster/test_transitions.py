@@ -163,6 +163,12 @@ def test_a_rank_actor_is_replaced_once_and_its_rank_is_then_missing() -> None:
     assert any(what.startswith("rank 1: tables") for what in state.facts.missing)
 
 
+def test_a_replacement_that_dies_before_it_is_ready_is_not_waited_for() -> None:
+    state, _ = feed(running(), [events.Lost(Slot(0, 1), "killed"), events.Lost(Slot(0, 1), "killed again")])
+    _, decided = step(state, events.Exited(0, 0))
+    assert decided == [events.Collect(Place(0, 0)), events.Collect(Place(0, 1))]  # the second fails at once
+
+
 def test_a_replacement_that_is_not_ready_at_the_end_collects_when_it_is() -> None:
     state, _ = step(running(), events.Lost(Slot(0, 1), "killed"))
     state, decided = step(state, events.Exited(0, 0))
