@@ -24,7 +24,7 @@ from magneton_dist.meters import Profile, load_profile
 from magneton_dist.pipeline import MODELLED, RunAnalysis, analyse, collect, gpu_uuids, join, open_sampler, summarise
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Manifest
-from magneton_dist.records.store import RankRecord, RunRecord, load, rank_folder
+from magneton_dist.records.store import MANIFEST, RankRecord, RunRecord, load, rank_folder
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.timeline.clocks import RankClock
 
@@ -148,11 +148,15 @@ def audit(folder: Path, profile: Profile | None = None) -> Outcome:
     settings = Settings.read(folder)
     if profile is not None:
         settings = settings.model_copy(update={"profile": profile})
-    facts = {
-        variant: [reanalysed(run, settings.profile) for run in repeats.values()]
-        for variant, repeats in record.runs.items()
-    }
-    return conclude_runs(folder, settings, facts, record.runs)
+    first = sorted(record.runs, key=lambda variant: variant != settings.baseline)
+    facts = {variant: [reanalysed(run, settings.profile) for run in record.runs[variant].values()] for variant in first}
+    lost = [f"{run.parent.name} repeat {run.name}: no {MANIFEST}" for run in _without_manifest(folder)]
+    return conclude_runs(folder, settings, facts, record.runs, lost)
+
+
+def _without_manifest(folder: Path) -> list[Path]:
+    runs = (path.parent for path in sorted(folder.glob("*/*/ranks")))
+    return [run for run in runs if run.name.isdecimal() and not (run / MANIFEST).exists()]
 
 
 def bands(folder: Path) -> RunBands:

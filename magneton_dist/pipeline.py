@@ -27,6 +27,7 @@ from magneton_dist.timeline.clocks import RankClock
 from magneton_dist.timeline.window import Life, Window, audited_windows, own_life
 
 MODELLED = "modelled:"
+ESSENTIAL = frozenset({"steps", "collectives", "marks"})  # tables that a rank cannot be audited without
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ def account_rank(
     """
     record = RankRecord(folder)
     tables = {name: record.table(name) for name in TABLES}
+    if rank.rank not in joined.windows:
+        raise RecordError(f"rank {rank.rank}: nothing was recorded", where=str(folder))
     window = joined.windows[rank.rank]
     supply = _supply(folder, rank, joined, record, profile)
     return account(rank, tables, joined.joined.of(rank.rank), window, supply)
@@ -177,6 +180,8 @@ def analyse(run: RunRecord, profile: Profile | None = None) -> RunAnalysis:
         entry = known.get(rank)
         tables = {name: record.table(name) for name in TABLES}
         device = entry.device if entry else "cpu"
+        if ESSENTIAL & set(record.missing):  # what is left would be taken for a rank without steps or calls
+            continue
         try:
             arrivals.append(_arrivals(rank, tables, entry.node if entry else "", device))
         except RecordError:  # nothing was recorded of it, as its manifest says

@@ -12,7 +12,7 @@ import typer
 from magneton_dist.errors import InputError
 
 if TYPE_CHECKING:
-    from magneton_dist.records.audit import Audit
+    from magneton_dist.records.audit import Audit, Comparison
 
 AUDITED, FAILED, INCOMPLETE, WASTE = 0, 1, 3, 4
 
@@ -87,6 +87,15 @@ def exit_code(audit: Audit, fail_on_waste: float | None = None) -> int:
 def _wasted_shares(audit: Audit) -> list[float]:
     """Shares of joules called waste: by comparison where there is one, by finding in a variant alone."""
     if audit.comparison is None:
-        return [finding.share for finding in audit.findings if finding.share is not None]
+        wasteful = [finding for finding in audit.findings if finding.kind != "trade-off"]
+        return [finding.share for finding in wasteful if finding.share is not None]
     compared = [audit.comparison, *audit.other_comparisons]
-    return [c.saved_share for c in compared if c.verdict == "waste" and c.saved_share is not None]
+    return [share for c in compared if c.verdict == "waste" and (share := _wasted_share(audit, c)) is not None]
+
+
+def _wasted_share(audit: Audit, comparison: Comparison) -> float | None:
+    """What the hungrier variant burns more, as a share of its own joules."""
+    hungrier = audit.variants.get(comparison.hungrier or comparison.baseline)
+    if comparison.saved_j is None or hungrier is None or hungrier.energy_j is None:
+        return None
+    return abs(comparison.saved_j.mean) / hungrier.energy_j.mean

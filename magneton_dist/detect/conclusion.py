@@ -124,7 +124,8 @@ def _variant(
     repeats = runs.repeats
     ranks = sorted({rank for r in repeats for rank in r})
     units = [u for r in repeats if (u := units_of(r)) is not None]
-    have_units = bool(repeats) and len(units) == len(repeats)
+    whole = all(len(f.ranks) == f.manifest.world_size for f in facts if f.ranks)
+    have_units = bool(repeats) and len(units) == len(repeats) and whole
     return VariantResult(
         runs=len(repeats),
         energy_j=runs.over_repeats(lambda run: total_j(run.values())),
@@ -164,7 +165,7 @@ def _rank(rank: int, repeats: list[RankSummary]) -> RankResult:
         units=float(np.mean(units)) if len(units) == n else None,
         contention=float(np.mean(contention)) if contention else None,
         collectives=round(float(np.mean([s.collectives for s in repeats]))),
-        exit_code=max((s.exit_code for s in repeats if s.exit_code is not None), default=None),
+        exit_code=max((s.exit_code for s in repeats if s.exit_code is not None), key=abs, default=None),
     )
 
 

@@ -89,15 +89,18 @@ class _PerStep:
 
 
 def _per_step(runs: VariantRuns, state: str) -> _PerStep | None:
-    """None where joules or steps are not known."""
+    """None where joules of this state or steps are not known."""
     seconds, joules = [], []
     for run in runs.repeats:
         steps = _steps(run)
         if not steps or total_j(run.values()) is None:
             return None
         sums = [state_sum(summary, "working", [state]) for summary in run.values()]
+        known = [j for _, j in sums if j is not None]
+        if len(known) < len(sums):
+            return None
         seconds.append(sum(s for s, _ in sums) / steps)
-        joules.append(sum(j for _, j in sums if j is not None) / steps)
+        joules.append(sum(known) / steps)
     return _PerStep(np.array(seconds), np.array(joules))
 
 

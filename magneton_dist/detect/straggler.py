@@ -7,6 +7,7 @@ repeat, and when the waiting it caused is worth a reader's time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -28,25 +29,27 @@ class _Blame:
 
     seconds: float
     calls: int  # calls that waited for it
-    waiting_calls: int  # calls of the same ranks that waited for anybody
+    waiting_calls: int  # calls of the same groups that waited for anybody
+    chance: float  # that it is the last one of its smallest group
     waiters: tuple[int, ...]
     worst: tuple[str, str, int | None, int]  # op, origin, stack id and rank of the group that waited most
 
 
 def alone(runs: VariantRuns) -> list[Finding]:
     """One finding per rank that its peers keep waiting for."""
-    return [f for rank in runs.ranks if (f := _of_culprit(runs, rank)) is not None]
+    waits = [_waits(run) for run in runs.repeats]
+    return [f for rank in runs.ranks if (f := _of_culprit(runs, waits, rank)) is not None]
 
 
-def _of_culprit(runs: VariantRuns, culprit: int) -> Finding | None:
-    blames = [_blame(run, culprit) for run in runs.repeats]
+def _of_culprit(runs: VariantRuns, waits: Sequence[pl.DataFrame], culprit: int) -> Finding | None:
+    blames = [_blame(of_run, culprit) for of_run in waits]
     if not blames or any(b is None for b in blames):
         return None
     known = [b for b in blames if b is not None]
     n = len(known)
     seconds = sum(b.seconds for b in known) / n
     rank_seconds = sum(s.window_s for run in runs.repeats for s in run.values()) / n
-    if seconds < FLOOR_SHARE * rank_seconds or not all(_recurs(b, len(runs.ranks)) for b in known):
+    if seconds < FLOOR_SHARE * rank_seconds or not all(map(_recurs, known)):
         return None
     waiters = sorted({r for b in known for r in b.waiters})
     worst = max(known, key=lambda b: b.seconds)
@@ -89,31 +92,38 @@ def _culprit_rows(summary: RankSummary, culprit: int | None) -> pl.DataFrame:
     return summary.waits.filter(named & (pl.col("phase") == "working"))
 
 
-def _blame(run: dict[int, RankSummary], culprit: int) -> _Blame | None:
-    seconds, calls, waiting, waiters = 0.0, 0, 0, []
-    worst: tuple[float, tuple[str, str, int | None, int]] | None = None
-    for rank, summary in run.items():
-        rows = _culprit_rows(summary, culprit)
-        if rank == culprit or not rows.height:
-            continue
-        seconds += float(rows["exposed_wait_s"].sum())
-        calls += int(rows["count"].sum())
-        waiting += int(_culprit_rows(summary, None)["count"].sum())
-        waiters.append(rank)
-        top = rows.sort("exposed_wait_s", descending=True).row(0, named=True)
-        if worst is None or top["exposed_wait_s"] > worst[0]:
-            worst = (top["exposed_wait_s"], (top["op"], top["origin"], top["stack_id"], rank))
-    # the culprit's own waits show how often somebody else was last
-    if culprit in run:
-        waiting += int(_culprit_rows(run[culprit], None)["count"].sum())
-    return _Blame(seconds, calls, waiting, tuple(waiters), worst[1]) if worst else None
+def _waits(run: dict[int, RankSummary]) -> pl.DataFrame:
+    """Waits of all ranks that still had work, with the rank that waited."""
+    of_ranks = [_culprit_rows(s, None).with_columns(waiter=pl.lit(rank)) for rank, s in run.items()]
+    return pl.concat(of_ranks).with_columns(pl.col("group").fill_null(""))  # traces may not name it
 
 
-def _recurs(blame: _Blame, ranks: int) -> bool:
+def _blame(waits: pl.DataFrame, culprit: int) -> _Blame | None:
+    """A call is counted once, however many ranks waited in it; only calls of the culprit's groups count."""
+    mine = waits.filter(pl.col("culprit") == culprit)
+    if not mine.height:
+        return None
+    groups = waits.filter(pl.col("group").is_in(mine["group"].unique().implode()))
+    # of one group and culprit, the rank that waited most often waited in every such call, or nearly
+    counts = groups.group_by("group", "culprit", "waiter").agg(pl.col("count").sum())
+    calls = counts.group_by("group", "culprit").agg(pl.col("count").max())
+    members = pl.concat([groups.select("group", rank="waiter"), groups.select("group", rank="culprit")]).unique()
+    smallest = int(members.group_by("group").len()["len"].min())  # type: ignore[arg-type]
+    top = mine.sort("exposed_wait_s", descending=True).row(0, named=True)
+    return _Blame(
+        seconds=float(mine["exposed_wait_s"].sum()),
+        calls=int(calls.filter(pl.col("culprit") == culprit)["count"].sum()),
+        waiting_calls=int(calls["count"].sum()),
+        chance=1.0 / max(2, smallest),
+        waiters=tuple(sorted(mine["waiter"].unique().to_list())),
+        worst=(top["op"], top["origin"], top["stack_id"], top["waiter"]),
+    )
+
+
+def _recurs(blame: _Blame) -> bool:
     if blame.waiting_calls < 1 or blame.calls < RECURRENCE * blame.waiting_calls:
         return False
-    chance = 1.0 / max(2, ranks)
-    test = binomtest(blame.calls, blame.waiting_calls, chance, alternative="greater")
+    test = binomtest(blame.calls, blame.waiting_calls, blame.chance, alternative="greater")
     return bool(test.pvalue < SIGNIFICANCE)
 
 

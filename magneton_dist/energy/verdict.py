@@ -196,14 +196,25 @@ def _by_values(values: _Values, rules: Compare) -> tuple[Verdict, str]:
 
 
 def _energy_ratio(baseline: Runs, candidate: Runs) -> Ratio | None:
-    """Candidate over baseline: nominal, then at each corner of the watts; None when a run is unmeasured."""
+    """Candidate over baseline: nominal, then at each corner of the watts; None when a run is unmeasured.
+
+    A side that was measured is the same at every corner.
+    """
     if baseline.energy_j is None or candidate.energy_j is None:
         return None
     top, bottom = [candidate.energy_j], [baseline.energy_j]
-    if baseline.corners_j is not None and candidate.corners_j is not None:
-        top.append(candidate.corners_j)
-        bottom.append(baseline.corners_j)
+    corners = [len(side.corners_j.T) for side in (baseline, candidate) if side.corners_j is not None]
+    if corners:
+        top.append(_at_corners(candidate, corners[0]))
+        bottom.append(_at_corners(baseline, corners[0]))
     return Ratio.of(np.column_stack(top), np.column_stack(bottom))
+
+
+def _at_corners(runs: Runs, corners: int) -> Floats:
+    if runs.corners_j is not None:
+        return runs.corners_j
+    assert runs.energy_j is not None
+    return np.tile(runs.energy_j[:, None], (1, corners))
 
 
 def _effect(energy: Ratio, rules: Compare) -> Effect:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +177,24 @@ def test_a_table_that_is_gone_is_named_with_its_ranks(run: Path) -> None:
     missing = audits.audit(run.parent.parent).audit.missing
     assert "rank 0: no table of marks" in missing
     assert "rank 1: no table of steps, marks" in missing
+
+
+@pytest.mark.parametrize("table", ["steps", "collectives"])
+def test_a_rank_without_steps_or_calls_is_not_taken_for_one_that_did_nothing(run: Path, table: str) -> None:
+    assert audits.audit(run.parent.parent).audit.variants["join"].energy_per_unit_j is not None
+    (rank_folder(run, 1) / f"{table}.parquet").unlink()
+    result = audits.audit(run.parent.parent).audit
+    assert [r.rank for r in result.variants["join"].ranks] == [0]
+    assert result.variants["join"].ranks[0].states["working/unresolved"].s == pytest.approx(10.0)
+    assert result.variants["join"].energy_per_unit_j is None  # half of the joules for all of the work
+    assert result.findings == []
+
+
+def test_a_run_that_lost_its_manifest_is_named(run: Path) -> None:
+    other = run.parent / "1"
+    shutil.copytree(run, other)
+    (other / "manifest.json").unlink()
+    assert "join repeat 1: no manifest.json" in audits.audit(run.parent.parent).audit.missing
 
 
 def test_damaged_settings_are_named_to_the_field(run: Path) -> None:

@@ -25,7 +25,11 @@ from magneton_dist.records.audit import (
 
 
 def comparison(verdict: str, saved: float | None) -> Comparison:
-    return Comparison("a", "b", Interval(0.8), Interval(1.0), 0.01, verdict, "", saved_share=saved)  # type: ignore[arg-type]
+    """Of a at 100 J with b; `saved` is the share of a's joules that b saves, negative when b burns more."""
+    return Comparison(
+        "a", "b", Interval(0.8), Interval(1.0), 0.01, verdict, "", saved_share=saved,  # type: ignore[arg-type]
+        saved_j=None if saved is None else Interval(100 * saved), hungrier="b" if (saved or 0) < 0 else "a",
+    )  # fmt: skip
 
 
 def finding(share: float | None) -> Finding:
@@ -35,7 +39,10 @@ def finding(share: float | None) -> Finding:
 AUDIT = Audit(
     name="x", started="2026-01-01T00:00:00Z", machine=Machine([], [], "", 2, {}), energy_kind="modelled",
     energy_source="", comparison=None, findings=[], missing=[],
-    variants={"a": VariantResult(1, None, None, Interval(1.0), None, [], exit_codes=[0, 0])},
+    variants={
+        "a": VariantResult(1, Interval(100.0), None, Interval(1.0), None, [], exit_codes=[0, 0]),
+        "b": VariantResult(1, Interval(125.0), None, Interval(1.0), None, [], exit_codes=[0, 0]),
+    },
 )  # fmt: skip
 
 
@@ -53,10 +60,14 @@ AUDIT = Audit(
         ({"findings": [finding(0.05), finding(0.2)]}, 20.1, 0),
         ({"findings": [finding(0.2)]}, None, 0),
         ({"findings": [finding(None)]}, 0.0, 0),
+        ({"findings": [msgspec.structs.replace(finding(0.5), kind="trade-off")]}, 20.0, 0),
         # two variants: the comparisons called waste, whatever findings there are
         ({"comparison": comparison("waste", 0.15), "findings": [finding(0.5)]}, 15.0, 4),
         ({"comparison": comparison("waste", 0.15), "findings": [finding(0.5)]}, 16.0, 0),
         ({"comparison": comparison("trade-off", 0.9)}, 1.0, 0),
+        # the candidate is the hungrier one: 25 J of its 125
+        ({"comparison": comparison("waste", -0.25)}, 20.0, 4),
+        ({"comparison": comparison("waste", -0.25)}, 20.1, 0),
         ({"comparison": comparison("waste", None)}, 0.0, 0),
         ({"comparison": comparison("no difference", 0.0),
           "other_comparisons": [comparison("waste", 0.3)]}, 25.0, 4),
