@@ -167,7 +167,8 @@ def test_the_job_can_be_interrupted_though_its_agent_blocks_sigint(job: Supervis
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     masks = [int(line.split()[1], 16) for line in (tmp_path / "masks").read_text().splitlines()]
-    assert masks == [0, 0]
+    bit = 1 << (signal.SIGINT - 1)  # other signals may be ignored by whoever started the tests
+    assert [mask & bit for mask in masks] == [0, 0]
 
 
 HOLD = """

@@ -15,8 +15,9 @@ from magneton_dist.errors import InputError
 
 
 @pytest.fixture
-def started(folder):
-    """The job that a command line becomes, through the written file."""
+def started(folder, monkeypatch):
+    """The job that a command line becomes, through the written file; its torchrun is that of this environment."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
 
     def job(*words: str) -> Job:
         Path("s.yaml").write_text(starter(words), encoding="utf-8")
