@@ -246,6 +246,8 @@ def test_nothing_survives_the_driver(tmp_path: Path, end: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_driver(tmp_path: Path, number: signal.Signals) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("whoever started the tests has it ignored")
     mark = f"mark-{uuid.uuid4().hex}"
     name = number.name.removeprefix("SIG")
     guard = guarded(mark, f"trap 'exit 44' {name}; touch ready; while :; do sleep 0.05; done", tmp_path)

@@ -74,6 +74,7 @@ def victim(driver: Any, part: str) -> int:
     return driver.one(part)
 
 
+@pytest.mark.soak
 def test_an_audit_whose_every_run_loses_a_part(driver: Any) -> None:
     long = driver.variant(5000, 0.02, "children")
     variants = {part.removeprefix("ray::"): long for part in PARTS[:-1]}
