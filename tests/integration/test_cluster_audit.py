@@ -90,6 +90,7 @@ def test_a_failing_job_keeps_its_output_and_is_not_repeated(driver: Any) -> None
     assert bad["summaries"]["0"]["steps"] == 3
 
 
+@pytest.mark.soak
 def test_jobs_that_end_early_or_are_no_torchrun_jobs(driver: Any) -> None:
     alone = [
         "-c",

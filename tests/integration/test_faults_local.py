@@ -164,6 +164,7 @@ def test_terminated_the_job_is_gone_in_2_s_and_the_record_finished_in_10(driver:
     assert_kept(outcome, sent_ns)
 
 
+@pytest.mark.soak
 def test_ctrl_c_in_an_analysis_that_takes_for_ever_keeps_the_spools(driver: Any) -> None:
     driver.start(driver.audit(analysis="SLOW"))
     driver.until(lambda line: line["kind"] == "progress" and line["state"] == "Diagnosing")
