@@ -26,6 +26,7 @@ from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Manifest
 from magneton_dist.records.store import MANIFEST, RankRecord, RunRecord, load, rank_folder
 from magneton_dist.reports.bands import RankBands, RunBands
+from magneton_dist.reports.figures import ranks_text
 from magneton_dist.timeline.clocks import RankClock
 
 SETTINGS = "settings.json"
@@ -148,8 +149,8 @@ def audit(folder: Path, profile: Profile | None = None) -> Outcome:
     settings = Settings.read(folder)
     if profile is not None:
         settings = settings.model_copy(update={"profile": profile})
-    first = sorted(record.runs, key=lambda variant: variant != settings.baseline)
-    facts = {variant: [reanalysed(run, settings.profile) for run in record.runs[variant].values()] for variant in first}
+    order = sorted(record.runs, key=lambda variant: variant != settings.baseline)  # the baseline first
+    facts = {variant: [reanalysed(run, settings.profile) for run in record.runs[variant].values()] for variant in order}
     lost = [f"{run.parent.name} repeat {run.name}: no {MANIFEST}" for run in _without_manifest(folder)]
     return conclude_runs(folder, settings, facts, record.runs, lost)
 
@@ -182,15 +183,7 @@ def _without_record(ranks: Sequence[int], world_size: int) -> tuple[str, ...]:
     """These ranks in words, a few lines for any number of them."""
     if len(ranks) <= FEW_RANKS:
         return tuple(f"rank {rank}: no record" for rank in ranks)
-    return (f"{_named(ranks)} of {world_size}: no record",)
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """These ranks, the first few by number."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    more = f" and {len(ranks) - FEW_RANKS} more" if len(ranks) > FEW_RANKS else ""
-    return f"ranks {', '.join(map(str, ranks[:FEW_RANKS]))}{more}"
+    return (f"{ranks_text(ranks)} of {world_size}: no record",)
 
 
 def _without_tables(run: RunRecord) -> list[str]:
@@ -199,7 +192,7 @@ def _without_tables(run: RunRecord) -> list[str]:
     for rank, record in run.ranks.items():
         if record.missing:
             lacking.setdefault(", ".join(record.missing), []).append(rank)
-    return [f"{_named(ranks)}: no table of {tables}" for tables, ranks in lacking.items()]
+    return [f"{ranks_text(ranks)}: no table of {tables}" for tables, ranks in lacking.items()]
 
 
 def _digests(run: RunRecord, ranks: Mapping[int, RankSummary]) -> dict[int, pl.DataFrame]:

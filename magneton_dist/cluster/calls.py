@@ -71,9 +71,9 @@ class Calls:
             else:
                 call.then(value)
 
-    def is_open(self, method: str, actor: Actor) -> bool:
-        """Whether a call of `method` of `actor` has not come back."""
-        return any((call.name, call.actor) == (method, actor) for call in self._open.values())
+    def outstanding(self) -> set[tuple[str, Actor]]:
+        """Method and actor of the calls that have not come back."""
+        return {(call.name, call.actor) for call in self._open.values()}
 
     def ask(self, actor: Actor, method: str, *args: Any, limit_s: float = _ANSWER_S) -> Any:
         """A short question, answered now.

@@ -97,16 +97,17 @@ class Coordinator:
     def _ask_around(self, facts: Facts) -> float:
         """Poll the node agents and rank actors that are due; seconds until the next are."""
         now_s = time.monotonic()
+        outstanding = self._calls.outstanding()
         if now_s >= self._polls_due_s:
             self._polls_due_s = now_s + _AGENTS_S
             for node in facts.running:
-                if not self._calls.is_open("poll", Agent(node)):
+                if ("poll", Agent(node)) not in outstanding:
                     then: Callable[[Any], None] = partial(self._polled, node)
                     self._calls.send("poll", Agent(node), then, self._ledger.assignment.folder)
         if now_s >= self._sums_due_s:
             self._sums_due_s = now_s + _SUMS_S
             for slot in facts.shape.slots - facts.pending:
-                if self._crew.handle(slot) is not None and not self._calls.is_open("sums", slot):
+                if self._crew.handle(slot) is not None and ("sums", slot) not in outstanding:
                     self._calls.send("sums", slot, partial(self._summed, slot))
         return min(self._polls_due_s, self._sums_due_s) - now_s
 

@@ -94,8 +94,10 @@ def _wasted_shares(audit: Audit) -> list[float]:
 
 
 def _wasted_share(audit: Audit, comparison: Comparison) -> float | None:
-    """What the hungrier variant burns more, as a share of its own joules."""
-    hungrier = audit.variants.get(comparison.hungrier or comparison.baseline)
-    if comparison.saved_j is None or hungrier is None or hungrier.energy_j is None:
+    """What the wasteful variant burns more than the other, as a share of its own joules; negative if it burns less."""
+    wasteful = comparison.hungrier or comparison.baseline
+    variant = audit.variants.get(wasteful)
+    if comparison.saved_j is None or variant is None or variant.energy_j is None:
         return None
-    return abs(comparison.saved_j.mean) / hungrier.energy_j.mean
+    more_j = comparison.saved_j.mean if wasteful == comparison.baseline else -comparison.saved_j.mean
+    return more_j / variant.energy_j.mean

@@ -91,7 +91,14 @@ def compare_variants(
     comparison = compare(a, b, rules, values_agree=agree, values_error=None if check is None else check.error)
     comparison = msgspec.structs.replace(comparison, covered=regions.covered)
     findings = [*regions.findings, *schedule.pair(one, two, regions, known)]
-    return Compared(comparison, regions.results, findings, regions.notes)
+    return Compared(comparison, regions.results, findings, [*_provenance(one, two), *regions.notes])
+
+
+def _provenance(a: VariantRuns, b: VariantRuns) -> list[str]:
+    kinds = a.energy_kind, b.energy_kind
+    if kinds[0] == kinds[1] or "unmeasured" in kinds:
+        return []
+    return [f"{b.name} against {a.name}: the joules of {a.name} are {kinds[0]}, those of {b.name} {kinds[1]}"]
 
 
 def _paired(facts: Sequence[RunFacts], name: str, repeats: Sequence[int], profile: Profile) -> VariantRuns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -85,7 +85,10 @@ def conclude(
         regions=_in_turn([c.regions for c in compared])[:MOST_REGIONS],
         findings=sorted(findings, key=_weight, reverse=True),
         missing=_once([*missing, *(m for f in facts for m in f.missing)]),
-        notes=_once([*notes, *(n for c in compared for n in c.notes), *unread, *_run_notes(variants)]),
+        notes=_once([
+            *notes, *(n for c in compared for n in c.notes), *unread, *_assumed(runs.values(), findings),
+            *_run_notes(variants),
+        ]),
     )
 
 
@@ -103,6 +106,17 @@ def _needless(
         except RecordError as error:
             notes.append(f"{name}: operators were not looked at: {error}")
     return findings, notes
+
+
+def _assumed(runs: Iterable[VariantRuns], findings: Sequence[Finding]) -> Iterator[str]:
+    """Where a finding sets joules that were measured against watts that were not."""
+    named = {f.variant for f in findings if f.kind in ("shadow-collective", "straggler-wait")}
+    for variant in runs:
+        if variant.name in named and variant.saving_kind != variant.energy_kind:
+            yield (
+                f"{variant.name}: joules of findings are above what an idle device would draw; those watts are not "
+                f"measured but of {variant.profile.device}, profile {variant.profile.name} (calibrate measures them)"
+            )
 
 
 def _weakness(kind: str) -> int:
@@ -124,7 +138,7 @@ def _variant(
     repeats = runs.repeats
     ranks = sorted({rank for r in repeats for rank in r})
     units = [u for r in repeats if (u := units_of(r)) is not None]
-    whole = all(len(f.ranks) == f.manifest.world_size for f in facts if f.ranks)
+    whole = all(len(f.ranks) >= f.manifest.world_size for f in facts if f.ranks)
     have_units = bool(repeats) and len(units) == len(repeats) and whole
     return VariantResult(
         runs=len(repeats),

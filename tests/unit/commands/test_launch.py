@@ -68,6 +68,8 @@ AUDIT = Audit(
         # the candidate is the hungrier one: 25 J of its 125
         ({"comparison": comparison("waste", -0.25)}, 20.0, 4),
         ({"comparison": comparison("waste", -0.25)}, 20.1, 0),
+        # by time, the slower one may burn less: no joules were wasted
+        ({"comparison": msgspec.structs.replace(comparison("waste", -0.25), hungrier="a")}, 0.0, 0),
         ({"comparison": comparison("waste", None)}, 0.0, 0),
         ({"comparison": comparison("no difference", 0.0),
           "other_comparisons": [comparison("waste", 0.3)]}, 25.0, 4),

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -127,3 +130,26 @@ def test_a_failed_repeat_leaves_the_others_to_compare() -> None:
     assert result.comparison is not None
     assert result.comparison.energy_ratio is not None
     assert result.comparison.energy_ratio.mean == pytest.approx(1.0)
+
+
+def test_measured_against_modelled_is_said_and_judged_over_the_range() -> None:
+    base = [facts("join", i, [replace(r, energy_kind="measured") for r in join(s)]) for i, s in enumerate(NOISE)]
+    rest = [facts("early-exit", i, released(s)) for i, s in enumerate(reversed(NOISE))]
+    result = conclude("a", "now", {"join": base, "early-exit": rest}, "join", Compare(time=0.05), PROFILE)
+    assert result.comparison is not None
+    assert result.comparison.energy_ratio_range is not None
+    low, high = result.comparison.energy_ratio_range
+    assert low < result.comparison.energy_ratio.mean < high  # type: ignore[union-attr]
+    assert any("the joules of join are measured, those of early-exit modelled" in note for note in result.notes)
+    # the shadow's cost is above the idle watts of a publication, and both are said
+    assert result.findings[0].energy_kind == "modelled"
+    assert any("idle device" in note and "profile h200" in note for note in result.notes)
+
+
+def test_a_job_of_more_ranks_than_it_was_known_to_have_keeps_its_joules_per_unit() -> None:
+    one = facts("join", 0, join(1.0))
+    command = replace(one, manifest=msgspec.structs.replace(one.manifest, world_size=1))  # `command:` says nothing
+    lacking = replace(one, manifest=msgspec.structs.replace(one.manifest, world_size=3))
+    for run, known in ((command, True), (one, True), (lacking, False)):
+        result = conclude("a", "now", {"join": [run]}, "join", Compare(), PROFILE)
+        assert (result.variants["join"].energy_per_unit_j is not None) == known
