@@ -9,7 +9,7 @@ import numpy as np
 
 from magneton_dist.detect.operators.waste import Kind, StepWaste
 from magneton_dist.detect.runs import VariantRuns
-from magneton_dist.energy.summary import RankSummary
+from magneton_dist.energy.summary import RankSummary, TracedStep
 from magneton_dist.records.audit import EnergyKind, Finding, FindingKind, Interval, Place
 
 Evidence = dict[str, float | int | str | Sequence[int | str]]
@@ -154,21 +154,29 @@ def _over_ranks(
     return total if ranks else None
 
 
+def _over_steps(
+    summary: RankSummary, of_class: OfClass, cost: Callable[[TracedStep], float | None]
+) -> float | None:
+    """The traced steps of a rank stand for its others: those of another structure do not have these operators."""
+    costs = [cost(t) for t in summary.traced if t.structure == of_class.structure]
+    known = [c for c in costs if c is not None]
+    if not known or len(known) < len(costs):
+        return None
+    return sum(known) / len(summary.traced) * summary.steps
+
+
 def _joules(run: dict[int, RankSummary], line: _Line) -> float | None:
-    """Over all steps of a run; the traced steps of a rank stand for its others."""
+    """Joules over all steps of a run."""
 
     def of_rank(summary: RankSummary, of_class: OfClass, ops: list[int]) -> float | None:
-        per_step = [t.joules[ops].sum() for t in summary.traced
-                    if t.structure == of_class.structure and t.joules is not None]  # fmt: skip
-        return float(np.mean(per_step)) * summary.steps if per_step else None
+        return _over_steps(summary, of_class, lambda t: None if t.joules is None else float(t.joules[ops].sum()))
 
     return _over_ranks(run, line, of_rank)
 
 
 def _seconds(run: dict[int, RankSummary], line: _Line) -> float | None:
     def of_rank(summary: RankSummary, of_class: OfClass, ops: list[int]) -> float | None:
-        per_step = [t.seconds[ops].sum() for t in summary.traced if t.structure == of_class.structure]
-        return float(np.mean(per_step)) * summary.steps if per_step else None
+        return _over_steps(summary, of_class, lambda t: float(t.seconds[ops].sum()))
 
     return _over_ranks(run, line, of_rank)
 

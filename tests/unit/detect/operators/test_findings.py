@@ -67,3 +67,22 @@ def test_waste_must_be_waste_in_every_traced_step():
         job()
 
     assert {f.kind for f in findings(step, steps=2)} == {"redundant-op", "dead-op", "useless-copy"}
+
+
+def test_steps_of_another_structure_are_not_billed():
+    job = Wasteful()
+    count = [0]
+
+    def step() -> None:
+        count[0] += 1
+        job.optimizer.zero_grad()
+        job.loss().backward()
+        if count[0] % 2 == 0:  # every second step only accumulates
+            job.optimizer.step()
+
+    alternating = {f.kind: f for f in findings(step, steps=2)}
+    assert alternating.keys() == {"redundant-op", "dead-op", "useless-copy"}
+    always = {f.kind: f for f in findings(Wasteful())}
+    for kind, finding in alternating.items():
+        # the same bytes a step, at 1 ns each, in one step of two
+        assert finding.seconds == pytest.approx(always[kind].seconds / 2, rel=1e-6)
