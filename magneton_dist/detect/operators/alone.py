@@ -36,7 +36,7 @@ def alone(runs: VariantRuns, load: Load) -> list[Finding]:
             classes.append(OfClass(structure, ranks, seen))
     if not classes:
         return []
-    steps = RankSteps(runs, load, MOST_WITNESSES)
+    steps = RankSteps(runs, load, MOST_WITNESSES, MOST_STEPS)
     return [*findings_of(runs, classes), *redundant_collectives(runs, classes, steps)]
 
 

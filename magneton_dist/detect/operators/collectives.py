@@ -9,7 +9,7 @@ pass it had freed on purpose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,24 +31,27 @@ _IN_PLACE = ("allreduce", "broadcast")
 
 @dataclass(eq=False)
 class RankSteps:
-    """Loads traced steps of further ranks, as few as possible."""
+    """Loads traced steps of the ranks of a class, as few as possible.
+
+    `most_ranks` besides the first one, and `most_steps` of each: what changed nothing here and now may do so on
+    another rank or in the next step.
+    """
 
     runs: VariantRuns
     load: Load
-    most: int
-    _known: dict[int, Flow] = field(default_factory=dict)
+    most_ranks: int
+    most_steps: int
 
-    def witnesses(self, of_class: OfClass) -> list[Flow]:
-        """The first traced step of some other ranks of a class, spread over it."""
+    def witnesses(self, of_class: OfClass) -> list[int]:
+        """Some other ranks of a class, spread over it."""
         others = of_class.ranks[1:]
-        places = np.linspace(0, len(others) - 1, min(self.most, len(others))).astype(int)
-        return [self._flow(others[place]) for place in places]
+        places = np.linspace(0, len(others) - 1, min(self.most_ranks, len(others))).astype(int)
+        return [others[place] for place in places]
 
-    def _flow(self, rank: int) -> Flow:
-        if rank not in self._known:
-            step = self.runs.repeats[0][rank].traced[0].step
-            self._known[rank] = Flow.of(self.load(self.runs.name, 0, rank, step))
-        return self._known[rank]
+    def of_rank(self, of_class: OfClass, rank: int) -> list[Flow]:
+        """The first traced steps of a rank that have the structure of its class."""
+        traced = [t.step for t in self.runs.repeats[0][rank].traced if t.structure == of_class.structure]
+        return [Flow.of(self.load(self.runs.name, 0, rank, step)) for step in traced[: self.most_steps]]
 
 
 def redundant_collectives(runs: VariantRuns, classes: Sequence[OfClass], steps: RankSteps) -> list[Finding]:
@@ -65,8 +68,8 @@ def redundant_collectives(runs: VariantRuns, classes: Sequence[OfClass], steps: 
         same = unchanged(flow) & candidates if alone else np.zeros(flow.n_ops, bool)
         twice = (of_class.waste.numbering.first >= 0) & candidates
         asked = steps.witnesses(of_class) if (same | twice).any() else []
-        for other in asked:
-            if other.n_ops == flow.n_ops:
+        for rank in [of_class.ranks[0], *asked]:
+            for other in steps.of_rank(of_class, rank) if same.any() else []:
                 same &= unchanged(other)
         if not asked:
             same &= False  # a root's own broadcast never changes anything

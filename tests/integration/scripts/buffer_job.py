@@ -22,8 +22,11 @@ class Net(nn.Module):
 model = DDP(Net())
 opt = torch.optim.SGD(model.parameters(), lr=0.01)
 torch.manual_seed(dist.get_rank())
-for _ in range(20):
+state = torch.ones(100_000)
+for step in range(20):
     opt.zero_grad()
+    state += dist.get_rank() * max(0, step - 2)  # equal until the first traced step, and never after it
+    dist.broadcast(state, 0)
     x = torch.randn(64, 64)
     model(x).square().mean().backward()
     opt.step()
