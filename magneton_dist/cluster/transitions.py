@@ -167,6 +167,9 @@ def _running(state: Running, event: Event) -> Result:
         case Attached(slot, shared):
             facts, decisions = _own(facts, slot, shared)
             return replace(state, facts=facts), decisions
+        case CallFailed("start", error):  # this node's job will never end, and the others wait for it
+            state = replace(state, facts=facts.lack(f"start: {error}"))
+            return _end(state) if state.give_up_s is None else (state, [])
         case CallFailed(call, error):
             return replace(state, facts=facts.lack(f"{call}: {error}")), []
         case Stop():
