@@ -8,6 +8,7 @@ mean over all workers, micro-batches and steps, a communication the median of it
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,6 +85,33 @@ class Replay:
         durations = self.durations_s if keep is None else np.where(keep, self.durations_s, self.ideal_s)
         chosen = slice(None) if steps is None else list(steps)
         return float(self.step_seconds(durations, steps).mean() / self._ideal_steps_s[chosen].mean())
+
+    def explained(self, slow: pl.Expr) -> float:
+        """Share of the time above the ideal steps' that goes when these operations become ideal.
+
+        Above 1 or below 0 where the others' would last longer or shorter without them. Of the last stage this is
+        the authors' M_S, of the `slowest_workers` their M_W.
+        """
+        whole = self.slowdown()
+        return (whole - self.slowdown(~slow.fill_null(False))) / (whole - 1) if whole > 1 else 0.0
+
+    def last_stage(self) -> pl.Expr:
+        """The operations of the last pipeline stage, which also computes the loss."""
+        return pl.col("stage") == int(self.operations.select(pl.col("stage").max()).item())
+
+    def slowest_workers(self, share: float = 0.03, steps: Sequence[int] | None = None) -> pl.Expr:
+        """The operations of the slowest workers (by these steps), at least one.
+
+        A worker is as slow as its data-parallel rank or its stage makes the steps alone, whichever is less.
+        """
+        by_dp, by_stage = (
+            {v: self.slowdown(pl.col(column) == v, steps) for v in self.operations[column].unique().sort()}
+            for column in ("dp", "stage")
+        )
+        workers = sorted(self.operations.select("dp", "stage").unique().rows())
+        worst = sorted(workers, key=lambda w: min(by_dp[w[0]], by_stage[w[1]]), reverse=True)
+        chosen = worst[: math.ceil(len(workers) * share)]
+        return pl.any_horizontal([(pl.col("dp") == dp) & (pl.col("stage") == stage) for dp, stage in chosen])
 
     @cached_property
     def _ideal_steps_s(self) -> Floats:

@@ -57,6 +57,18 @@ def test_culprits_are_the_authors(job: Any) -> None:
         assert (first, second) == pytest.approx((1.973, 1.011), rel=0.02)
 
 
+def test_what_last_stage_and_slowest_workers_explain_is_what_the_authors_say(job: Any, traces: Path) -> None:
+    name, _, replay, _ = job
+    folder = traces / "bytedance-straggler"
+    stage, workers = (json.loads((folder / f"{which}-{name}.json").read_text()) for which in ("ms", "mw"))
+    # M_S and M_W: shares of the excess, so a hundredth of it
+    assert replay.explained(replay.last_stage()) == pytest.approx(stage["Ms"], abs=0.01)
+    slowest = replay.slowest_workers(steps=range(0, replay.steps, 5))
+    assert replay.explained(slowest) == pytest.approx(workers["Mw"], abs=0.01)
+    alone = (replay.slowdown(slowest) - 1) / (replay.slowdown() - 1)
+    assert alone == pytest.approx(workers["add"], abs=0.01)
+
+
 def test_which_files_are_timelines(traces: Path, tmp_path: Path) -> None:
     assert is_timeline(traces / "bytedance-straggler" / "timeline-AR.json.gz")
     assert not is_timeline(traces / "param-dlrm-8xV100" / "rank-0.json.gz")
