@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,6 +19,7 @@ from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
 from magneton_dist.meters import Profile, load_profile
@@ -86,7 +88,6 @@ class Outcome:
         audit: the result.
         folder: where the record lies.
         runs: a representative repeat of each variant over time.
-        settings: settings that differ between variants: name -> variant -> value.
         output: the end of what a failed job printed, by variant.
         interrupted: the signal that ended the audit before its time (SIGINT, ...); empty when none did.
     """
@@ -94,7 +95,6 @@ class Outcome:
     audit: Audit
     folder: Path
     runs: list[RunBands]
-    settings: dict[str, dict[str, str]]
     output: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
 
@@ -241,7 +241,8 @@ def conclude_runs(
         if typical is not None:
             run = runs[variant][typical.repeat]
             bands.append(_bands(analyse(run, settings.profile), typical))
-    return Outcome(result, folder, bands, _differences(facts, runs))
+    result = msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs)))
+    return Outcome(result, folder, bands)
 
 
 def _typical(facts: list[RunFacts]) -> Manifest | None:
@@ -279,17 +280,15 @@ def _shifted(table: pl.DataFrame, by_ns: int) -> pl.DataFrame:
     return table.with_columns(pl.col(times) + by_ns) if by_ns else table
 
 
-def _differences(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict[str, str]]:
-    """Settings of the lowest rank that differ between the variants."""
+def _snapshots(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict[str, str]]:
+    """Settings of the lowest rank of each variant."""
     knobs: dict[str, dict[str, str]] = {}
     for variant, of_variant in facts.items():
         for f in of_variant[:1]:
             ranks = runs[variant][f.manifest.repeat].ranks
             for rank in sorted(ranks)[:1]:
                 knobs[variant] = dict(ranks[rank].knobs.iter_rows())
-    names = sorted({name for of_variant in knobs.values() for name in of_variant})
-    rows = {name: {variant: k.get(name, "unset") for variant, k in knobs.items()} for name in names}
-    return {name: values for name, values in rows.items() if len(set(values.values())) > 1}
+    return knobs
 
 
 def _configured_profile(energy: Energy) -> Profile | None:

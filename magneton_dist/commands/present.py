@@ -46,7 +46,7 @@ def show(outcome: Outcome, *, as_json: bool, page: Path | None) -> None:
 
     if page is not None:
         try:
-            write_html(outcome.audit, outcome.runs, page, outcome.settings)
+            write_html(outcome.audit, outcome.runs, page)
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror}", where=str(page)) from error
     if as_json:
@@ -64,7 +64,7 @@ def _write(outcome: Outcome) -> None:
 
     try:
         write_audit_json(outcome.audit, outcome.folder / RESULT)
-        write_html(outcome.audit, outcome.runs, outcome.folder / PAGE, outcome.settings)
+        write_html(outcome.audit, outcome.runs, outcome.folder / PAGE)
     except OSError as error:
         where = str(outcome.folder)
         raise InputError(f"cannot be written: {error.strerror}", where=where, do="copy the record") from error

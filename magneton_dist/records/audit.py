@@ -206,4 +206,5 @@ class Audit(msgspec.Struct, frozen=True):
     other_comparisons: list[Comparison] = []  # baseline against each further variant
     regions: list[RegionResult] = []  # of all comparisons, the largest differences first
     notes: list[str] = []  # fallbacks taken, disturbances, coverage
+    settings: dict[str, dict[str, str]] = {}  # that differ on the lowest rank: name -> variant -> value
     schema_version: int = AUDIT_VERSION

@@ -7,7 +7,7 @@ What the page says is gathered here as plain values; `templates/report.html.j2` 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -36,25 +36,23 @@ from magneton_dist.reports.story import comparison_headline, doubts, headline
 MAX_FINDINGS = 50
 MAX_STATE_ROWS = 1_000
 MAX_DIFFERENCES = 100
-Settings = Mapping[str, Mapping[str, str]]
 
 
-def write_html(audit: Audit, runs: Sequence[RunBands], path: Path, settings: Settings | None = None) -> None:
+def write_html(audit: Audit, runs: Sequence[RunBands], path: Path) -> None:
     """Write the page to `path`, atomically.
 
     Args:
         audit: what was found.
         runs: one representative run per variant, for the state bands; may be empty.
         path: file to write.
-        settings: settings that differ between variants: name -> variant -> value.
     """
     loader = PackageLoader("magneton_dist.reports")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    page = environment.get_template("report.html.j2").render(_page(audit, runs, settings or {}))
+    page = environment.get_template("report.html.j2").render(_page(audit, runs))
     write_atomically(path, page.encode())
 
 
-def _page(audit: Audit, runs: Sequence[RunBands], settings: Settings) -> Values:
+def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
     charts, island = band_charts(audit, runs)
     bars, table = bar_charts(audit)
     comparisons = [c for c in (audit.comparison, *audit.other_comparisons) if c is not None]
@@ -83,7 +81,7 @@ def _page(audit: Audit, runs: Sequence[RunBands], settings: Settings) -> Values:
         "variants": _variants(audit),
         "unknown": "unmeasured" if audit.energy_kind == "unmeasured" else "unknown",
         **_units(audit),
-        **_differences(audit, settings),
+        **_differences(audit),
         "notes": [one_line(note, 600) for note in audit.notes],
         "energy_source": one_line(audit.energy_source, 600),
         "kinds": [(kind, KIND_MEANING[kind]) for kind in _kinds(audit, runs)],
@@ -250,12 +248,12 @@ def _units(audit: Audit) -> Values:
     return {"unit": per_unit(unit), "units": (unit or "units").capitalize()}
 
 
-def _differences(audit: Audit, settings: Settings) -> Values:
+def _differences(audit: Audit) -> Values:
     rows = []
-    for name, values in list(settings.items())[:MAX_DIFFERENCES]:
+    for name, values in list(audit.settings.items())[:MAX_DIFFERENCES]:
         by_variant = [one_line(values.get(variant, "unset")) for variant in audit.variants]
         rows.append({"name": one_line(name, 120), "by_variant": by_variant})
-    return {"differences": rows, "differences_hidden": max(0, len(settings) - MAX_DIFFERENCES)}
+    return {"differences": rows, "differences_hidden": max(0, len(audit.settings) - MAX_DIFFERENCES)}
 
 
 def _kinds(audit: Audit, runs: Iterable[RunBands]) -> list[EnergyKind]:

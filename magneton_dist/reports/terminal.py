@@ -39,6 +39,7 @@ from magneton_dist.reports.story import comparison_headline, doubts, headline, s
 MAX_RANKS = 8
 MAX_FINDINGS = 10
 MAX_REGIONS = 10
+MAX_SETTINGS = 8
 _LABEL, _VALUE = 12, 32  # columns for a rank's name and for its figures beside the bar
 _TO_ASCII = str.maketrans(
     {"−": "-", "–": "-", "…": "...", "·": "-", "µ": "u", "→": "->", "\ufffd": "?"}
@@ -66,6 +67,7 @@ def _page(audit: Audit, width: int, *, ascii_only: bool) -> Group:
     if len(audit.findings) > 1:
         parts.append(_other_findings(audit.findings[1:]))
     parts += _regions(audit)
+    parts += _list("Settings that differ", _settings(audit), "bold")
     parts += _list("Missing", doubts(audit), "bold yellow")
     kind = audit.energy_kind
     energy = f"Energy: {one_line(audit.energy_source)}. {kind} = {KIND_MEANING[kind]}."
@@ -248,6 +250,16 @@ def _regions(audit: Audit) -> list[RenderableType]:
     if hidden > 0:
         return [Group(table, Text(f"{hidden:,} more in audit.json", "dim"))]
     return [table]
+
+
+def _settings(audit: Audit) -> list[str]:
+    """One line for each setting that differs between the variants."""
+    lines = []
+    for name, values in list(audit.settings.items())[:MAX_SETTINGS]:
+        sides = ", ".join(f"{one_line(value, 60)} in {one_line(variant, 30)}" for variant, value in values.items())
+        lines.append(f"{one_line(name, 80)}: {sides}")
+    hidden = len(audit.settings) - MAX_SETTINGS
+    return [*lines, f"{hidden:,} more in audit.json"] if hidden > 0 else lines
 
 
 def _cost(finding: Finding) -> str:

@@ -29,6 +29,11 @@ ENVIRONMENT = (
     "ONEDNN_",
     "MKL_",
     "OMP_",
+    "DNNL_",
+    "KMP_",
+    "ATEN_",
+    "VLLM_",
+    "SGLANG_",
 )
 LONGEST_VALUE = 500
 
@@ -44,6 +49,17 @@ _DDP_ARGUMENTS = (
     "init_sync",
 )
 
+_FSDP_ARGUMENTS = (
+    "sharding_strategy",
+    "mixed_precision",
+    "cpu_offload",
+    "backward_prefetch",
+    "forward_prefetch",
+    "limit_all_gathers",
+    "_use_orig_params",
+)
+_FULLY_SHARD_ARGUMENTS = ("mp_policy", "offload_policy")
+
 _SWITCHES = (
     "get_num_threads",
     "get_num_interop_threads",
@@ -55,6 +71,13 @@ _SWITCHES = (
     "is_deterministic_algorithms_warn_only_enabled",
     "is_autocast_cache_enabled",
     "is_anomaly_enabled",
+)
+_ATTENTION = (
+    "flash_sdp_enabled",
+    "mem_efficient_sdp_enabled",
+    "math_sdp_enabled",
+    "cudnn_sdp_enabled",
+    "fp16_bf16_reduction_math_sdp_allowed",
 )
 _NO_LIBRARIES = {"torch", *getattr(sys, "stdlib_module_names", ())}  # Python 3.10 and newer know their names
 _NO_SETTINGS = ("_get_thread_name", "_get_torch_function_state")
@@ -128,6 +151,8 @@ def _switches() -> Iterator[Knob]:
     for name in _SWITCHES:
         yield from _read(f"torch.{name}", getattr(torch, name, None))
     yield from _read("torch.backends.mha.get_fastpath_enabled", torch.backends.mha.get_fastpath_enabled)
+    for name in _ATTENTION:
+        yield from _read(f"torch.backends.cuda.{name}", getattr(torch.backends.cuda, name, None))
     for name in dir(torch._C):
         if not name.startswith("_get_") or not hasattr(torch._C, f"_set_{name[5:]}"):
             continue
@@ -166,9 +191,10 @@ def _distributed() -> Iterator[Knob]:
 
 
 def _model() -> Iterator[Knob]:
-    """Arguments of DistributedDataParallel and of the optimizers."""
+    """Arguments of DistributedDataParallel, FSDP and the optimizers."""
     model = Model.of_this_process()
     yield from _data_parallel(model)
+    yield from _fully_sharded(model)
     yield from _optimizers(model)
 
 
@@ -178,6 +204,31 @@ def _data_parallel(model: Model) -> Iterator[Knob]:
         for name in _DDP_ARGUMENTS:
             if name in vars(module):
                 yield f"{prefix}.{name}", _text(vars(module)[name])
+
+
+def _fully_sharded(model: Model) -> Iterator[Knob]:
+    """Arguments of FSDP, either kind; of modules that are sharded alike, the first one's."""
+    seen: set[tuple[Knob, ...]] = set()
+    for module in (module for _, root in model.roots for module in root.modules()):
+        arguments = tuple(_sharding(module))
+        if arguments and arguments not in seen:
+            prefix = f"fsdp{len(seen) or ''}"
+            seen.add(arguments)
+            yield from ((f"{prefix}.{name}", value) for name, value in arguments)
+
+
+def _sharding(module: torch.nn.Module) -> Iterator[Knob]:
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    if "FullyShardedDataParallel" in kinds:
+        for name in _FSDP_ARGUMENTS:
+            if name in vars(module):
+                yield name.lstrip("_"), _text(vars(module)[name])
+    elif "FSDPModule" in kinds:
+        state: Any = module._get_fsdp_state()  # type: ignore[operator]
+        for group in getattr(state, "_fsdp_param_groups", [])[:1]:
+            for name in _FULLY_SHARD_ARGUMENTS:
+                yield name, _text(getattr(group, name, None))
+            yield "reshard_after_forward", str(getattr(group, "post_forward_mesh_info", None) is not None)
 
 
 def _optimizers(model: Model) -> Iterator[Knob]:

@@ -95,7 +95,7 @@ def launched(tmp_path: Path, monkeypatch):
         def ended(config, *, address, on_progress):
             called.extend([config.name, address])
             on_progress(Progress("Running", "a", 0, 1, 1, 3, 5, 1, 1, 9.0, note="rank 1 is gone"))
-            return Outcome(audit, folder, [], {}, **outcome)
+            return Outcome(audit, folder, [], **outcome)
 
         monkeypatch.setattr(audits, "launch", ended)
         return run(["launch", "a.yaml", *words]), called

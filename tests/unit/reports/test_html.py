@@ -59,8 +59,8 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page(tmp_path):
-    def build(audit, runs=(), settings=None):
-        write_html(audit, list(runs), tmp_path / "report.html", settings)
+    def build(audit, runs=()):
+        write_html(audit, list(runs), tmp_path / "report.html")
         return Page((tmp_path / "report.html").read_text(encoding="utf-8"))
 
     return build
@@ -80,7 +80,8 @@ def test_is_one_file_that_reaches_for_nothing(name, request, page, runs):
 @pytest.mark.parametrize("name", AUDITS)
 def test_nothing_of_the_job_becomes_markup(name, request, page, runs):
     hostile_runs = [replace(run, variant="</script><script>alert(1)</script>") for run in runs]
-    built = page(request.getfixturevalue(name), hostile_runs, {"<b>x</b>": {"join": "<script>"}})
+    settings = {"<b>x</b>": {"join": "<script>"}}
+    built = page(msgspec.structs.replace(request.getfixturevalue(name), settings=settings), hostile_runs)
     assert len(built.tags("script")) == 2
     assert not built.tags("b") or "<b>x</b>" in built.words
     assert not any(key.startswith("on") for _, attrs in built.elements for key in attrs)
@@ -156,7 +157,7 @@ def test_findings_open_with_the_keyboard_and_the_first_is_open(audit, page):
 
 
 def test_commands_mark_what_differs_and_settings_are_compared(audit, page):
-    built = page(audit, settings={"env.OMP_NUM_THREADS": {"join": "1"}})
+    built = page(msgspec.structs.replace(audit, settings={"env.OMP_NUM_THREADS": {"join": "1"}}))
     assert re.findall(r"<mark>(.*?)</mark>", built.source) == ["join", "early-exit"]
     assert "env.OMP_NUM_THREADS 1 unset" in built.words
 

@@ -1,6 +1,7 @@
 import io
 import re
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -99,3 +100,11 @@ def test_many_ranks_are_cut_to_the_worst(crowd):
 def test_colour_marks_the_waste(audit):
     text = rendered(audit, 100, force_terminal=True, color_system="standard")
     assert re.search(r"\x1b\[1;31m╳+", text)
+
+
+def test_settings_that_differ_are_told_and_a_long_list_is_cut(audit):
+    settings = {f"torch.x{i}": {"join": "True", "early-exit": "False"} for i in range(10)}
+    text = rendered(msgspec.structs.replace(audit, settings=settings), 120)
+    assert "torch.x0: True in join, False in early-exit" in text
+    assert "torch.x8" not in text
+    assert "2 more in audit.json" in text

@@ -132,6 +132,7 @@ def test_settings_of_precision_and_attention_are_among_them():
         "torch.backends.mkldnn.matmul.fp32_precision",
         "torch.backends.cudnn.benchmark",
         "torch._C._get_sdp_priority_order",
+        "torch.backends.cuda.flash_sdp_enabled",
         "torch.get_float32_matmul_precision",
     } <= found.keys()
     assert len(found) > 60
@@ -192,3 +193,28 @@ def test_what_cannot_be_read_is_a_fault_and_the_rest_is_written(monkeypatch: pyt
     emit_knobs(spool)
     assert [row[1] for row in spool.rows if row[0] == "fault"] == ["knobs"]
     assert any(row[1] == "torch.get_num_threads" for row in spool.rows)
+
+
+def test_fsdp_shows_its_arguments():
+    code = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from magneton_dist.tracer.knobs import emit_knobs
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+class Spool:
+    def put(self, kind, name, value):
+        if name.startswith("fsdp"): print(name, "=", value)
+    def fault(self, *row): print(row)
+sharded = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+for part in (*sharded, sharded):
+    fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+emit_knobs(Spool())
+dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    rows = dict(line.split(" = ", 1) for line in done.stdout.splitlines())
+    assert "param_dtype=torch.bfloat16" in rows["fsdp.mp_policy"]
+    assert rows["fsdp.reshard_after_forward"] == "False"
+    assert not any(name.startswith("fsdp1") for name in rows)  # all modules are sharded alike
