@@ -18,6 +18,7 @@ from magneton_dist.cluster.recovery import finish_unfinished
 from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
+from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.energy.summary import RankSummary
@@ -239,10 +240,25 @@ def conclude_runs(
     for variant, of_variant in facts.items():
         typical = _typical(of_variant)
         if typical is not None:
-            run = runs[variant][typical.repeat]
-            bands.append(_bands(analyse(run, settings.profile), typical))
+            done = analyse(runs[variant][typical.repeat], settings.profile)
+            bands.append(_bands(done, typical))
+            if not typical.command:  # of traces: nothing can be run again
+                result = _with_counterfactuals(result, done)
     result = msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs)))
     return Outcome(result, folder, bands)
+
+
+def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:
+    """The audit with what its job would take if ranks, collectives or operations were as fast as the median."""
+    ranks = {
+        rank: RankRecorded(
+            of_rank.summary, of_rank.states, done.record.ranks[rank].collectives, done.joined.joined.of(rank),
+            done.record.ranks[rank].activities, done.record.ranks[rank].steps,
+        )
+        for rank, of_rank in done.accounts.items()
+    }  # fmt: skip
+    found, why_not = counterfactuals(done.manifest.variant, ranks)
+    return msgspec.structs.replace(result, counterfactuals=found, notes=[*result.notes, *why_not])
 
 
 def _typical(facts: list[RunFacts]) -> Manifest | None:

@@ -97,6 +97,11 @@ def _import_timeline(timelines: list[Path], run: Path, name: str, now: datetime,
         alone = {v: replay.slowdown(pl.col(column) == v, some) for v in operations[column].unique().sort()}
         worst = max(alone, key=lambda v: alone[v])
         notes.append(f"slow {what} {worst} alone makes them take {alone[worst]:.3f} times that (by {len(some)} steps)")
+    for what, slow in (
+        ("the last pipeline stage", replay.last_stage()),
+        ("the slowest 3 % of the workers", replay.slowest_workers(steps=some)),
+    ):
+        notes.append(f"{what} explains {replay.explained(slow):.0%} of what they take more")
     return notes
 
 

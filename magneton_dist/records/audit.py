@@ -181,6 +181,19 @@ class RegionResult(msgspec.Struct, frozen=True):
     outlier_ranks: list[int] = []
 
 
+class Counterfactual(msgspec.Struct, frozen=True):
+    """What the job would take were something as fast as the median of its like; its own schedule, run again."""
+
+    what: str  # "rank 7", "allreduce_ of group 0", ...
+    kind: Literal["ranks", "rank", "collective", "operation", "stage", "replica"]
+    variant: str
+    time_s: float  # of the job, then
+    saved_s: float  # of its time
+    saved_share: float  # of its time
+    saved_j: float | None = None
+    energy_kind: Literal["modelled", "unmeasured"] = "unmeasured"  # of joules that were never burnt
+
+
 class Machine(msgspec.Struct, frozen=True):
     """Where it ran."""
 
@@ -205,6 +218,7 @@ class Audit(msgspec.Struct, frozen=True):
     missing: list[str]
     other_comparisons: list[Comparison] = []  # baseline against each further variant
     regions: list[RegionResult] = []  # of all comparisons, the largest differences first
+    counterfactuals: list[Counterfactual] = []  # of traces: those that save most first, below all ranks together
     notes: list[str] = []  # fallbacks taken, disturbances, coverage
     settings: dict[str, dict[str, str]] = {}  # that differ on the lowest rank: name -> variant -> value
     schema_version: int = AUDIT_VERSION
