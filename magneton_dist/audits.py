@@ -223,7 +223,8 @@ def conclude_runs(
 
     def load_step(variant: str, repeat: int, rank: int, step: int) -> StepRecord:
         # not the run's own ranks, which keep every table that was read
-        return StepRecord.of(RankRecord(rank_folder(runs[variant][repeat].folder, rank)), step)
+        record = RankRecord(rank_folder(runs[variant][repeat].folder, rank))
+        return StepRecord.of(record, step, origin=(repeat, rank))
 
     result = conclude(
         settings.name,
@@ -284,6 +285,7 @@ def _bands(done: RunAnalysis, manifest: Manifest) -> RunBands:
             collectives=_shifted(record.collectives, shift),
             steps=_shifted(record.steps, shift),
             ops=_shifted(record.ops, shift),
+            arrivals=done.joined.joined.of(rank).with_columns(pl.col("last_arrival_ns") + shift),
             node=of_rank.summary.node,
             device=of_rank.summary.device,
         )

@@ -88,20 +88,33 @@ class Comparison(msgspec.Struct, frozen=True):
     covered: float | None = None  # share of the traced steps' cost in regions that match, the lesser of both sides'
 
 
+class OperatorsAt(msgspec.Struct, frozen=True):
+    """Operators in a variant's record, on one rank that shows what all do."""
+
+    repeat: int
+    rank: int
+    step: int
+    op_ids: list[int]
+
+
 class Place(msgspec.Struct, frozen=True):
     """Where in the job: steps, what ran, and the user's source lines (innermost first)."""
 
     steps: tuple[int, int] | None = None
     what: str = ""
     stack: list[str] = []  # "file:line function"
+    operators: dict[str, OperatorsAt] = {}  # by variant: one place of those that differ
 
 
 class Cause(msgspec.Struct, frozen=True):
     """What makes the difference: a flag, an argument, a call; its value in each variant."""
 
-    layer: str
+    layer: str  # setting, environment, argument; rank or schedule of a wait
     name: str
     values: dict[str, str] = {}
+    statements: dict[str, str] = {}  # by variant: what to type to have it so
+    agreed: list[str] = []  # ways in which it was found: snapshot, read-set, knob map, counterfactual, records
+    seconds: dict[str, float] = {}  # by variant: of one call of the operator, made again in a fresh process
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -123,6 +136,7 @@ class Finding(msgspec.Struct, frozen=True):
     proof: Literal["none", "consistent", "proved"] = "none"
     confidence: float = 1.0
     bytes: float | None = None  # per step, where memory or traffic is what was compared
+    diagnosis: list[str] = []  # what was tried to find the cause and what came of it, in words
 
 
 class RegionOperator(msgspec.Struct, frozen=True):

@@ -12,12 +12,13 @@ from magneton_dist.detect.regions.statistics import spread_over
 from magneton_dist.detect.regions.table import Quantity, RegionTable
 from magneton_dist.energy.statistics import mean_interval
 from magneton_dist.matching.arrays import Floats
-from magneton_dist.records.audit import Finding, Interval, Place
+from magneton_dist.records.audit import Finding, Interval, OperatorsAt, Place
 
 Evidence = dict[str, float | int | str | Sequence[int | str]]
 
 MOST_NAMES = 8  # operators that a sentence names
 MOST_FRAMES = 6
+MOST_OPERATORS = 64  # of a region that a finding points to
 _VERB: dict[Quantity, str] = {
     "joules": "burns {}x the joules of",
     "seconds": "takes {}x the time of",
@@ -50,7 +51,7 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
         share=hungry.share_of_run(joules),
         seconds=seconds if table.quantity in ("joules", "seconds") else max(0.0, seconds),
         ranks=table.ranks,
-        where=Place(what=_what(table, line), stack=_stack(mine)),
+        where=Place(what=_what(table, line), stack=_stack(mine), operators=_operators(table, line)),
         evidence=_evidence(table, line, places, hungry_side),
         fix=_fix(line, hungry.name, cheap.name, mine, theirs),
         confidence=confidence if line.certain else confidence / 2,
@@ -80,6 +81,22 @@ def _stack(side: GroupSide) -> list[str]:
         return []
     op = max(side.telling, key=lambda i: (float(side.cost.seconds[i]), -i))
     return list(side.record.op_stacks[op][:MOST_FRAMES])
+
+
+def _operators(table: RegionTable, line: Line) -> dict[str, OperatorsAt]:
+    """Where the record has the operators of both sides: of each phase, the region that differs most."""
+    found: dict[str, OperatorsAt] = {}
+    regions = list({tuple(table.sides(g)[0].phases): g for g in reversed(line.groups)}.values())
+    for side, runs in enumerate((table.a, table.b)):
+        shown = [table.sides(group)[side] for group in regions]
+        record = shown[0].record
+        if record.origin is None:
+            return {}
+        ids = record.ops["op_id"].to_list()
+        of_record = [s.ops[:MOST_OPERATORS] for s in shown if s.record is record]
+        ops = sorted({ids[op] for ops in of_record for op in ops})
+        found[runs.name] = OperatorsAt(*record.origin, record.step.step, ops)
+    return found
 
 
 def _over_run(table: RegionTable, line: Line, hungry_side: int, quantity: Quantity) -> Interval:

@@ -32,22 +32,23 @@ class StepRecord:
     """The graph of a traced step and what its operators are called.
 
     `stacks`: stack id -> ``file:line function``, innermost first. `launched`: (operators,) intervals on the device
-    that each operator launched, None where none were captured.
+    that each operator launched, None where none were captured. `origin`: repeat and rank, None outside of an audit.
     """
 
     step: StepGraph
     stacks: dict[int, list[str]]
     launched: Ints | None
+    origin: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, record: Tables, number: int) -> StepRecord:
+    def of(cls, record: Tables, number: int, origin: tuple[int, int] | None = None) -> StepRecord:
         """Traced step `number` of `record`."""
         step = step_graph(record.table("ops"), record.table("values"), record.table("fingerprints"), number)
         stacks = {
             stack_id: [f"{f['file']}:{f['line']} {f['function']}" for f in frames]
             for stack_id, frames in record.table("stacks").iter_rows()
         }
-        return cls(step, stacks, _launched(step.ops["op_id"], record.table("activities")))
+        return cls(step, stacks, _launched(step.ops["op_id"], record.table("activities")), origin)
 
     @property
     def ops(self) -> pl.DataFrame:
