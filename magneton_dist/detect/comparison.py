@@ -11,9 +11,8 @@ import polars as pl
 
 from magneton_dist.config import Compare
 from magneton_dist.detect import schedule
-from magneton_dist.detect.regions.classes import Load
 from magneton_dist.detect.regions.comparing import RegionComparison, compare_regions
-from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.detect.regions.records import Load, StepRecord
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.detect.values import ValuesCheck, compare_parameters
 from magneton_dist.energy.summary import RankSummary, corner_joules, run_joules
@@ -85,13 +84,16 @@ def compare_variants(
     a, b = _runs(one, profile), _runs(two, profile)
     if a.unit != b.unit:  # tokens against steps say nothing
         a, b = _runs(one, profile, steps=True), _runs(two, profile, steps=True)
+    notes = []
+    if one.world_size != two.world_size:
+        a, b, notes = _of_jobs(one, a), _of_jobs(two, b), [_unequal(one, two, a.unit)]
     peaks = regions.peaks or (None, None)
     a, b = (replace(runs, memory_bytes=_memory(peak, len(repeats))) for runs, peak in zip((a, b), peaks, strict=True))
     agree = None if check is None else check.error <= rules.values
     comparison = compare(a, b, rules, values_agree=agree, values_error=None if check is None else check.error)
     comparison = msgspec.structs.replace(comparison, covered=regions.covered)
     findings = [*regions.findings, *schedule.pair(one, two, regions, known)]
-    return Compared(comparison, regions.results, findings, [*_provenance(one, two), *regions.notes])
+    return Compared(comparison, regions.results, findings, [*_provenance(one, two), *notes, *regions.notes])
 
 
 def _provenance(a: VariantRuns, b: VariantRuns) -> list[str]:
@@ -102,8 +104,9 @@ def _provenance(a: VariantRuns, b: VariantRuns) -> list[str]:
 
 
 def _paired(facts: Sequence[RunFacts], name: str, repeats: Sequence[int], profile: Profile) -> VariantRuns:
-    by_number = {f.manifest.repeat: f.ranks for f in facts}
-    return VariantRuns(name, [by_number[number] for number in repeats], profile)
+    by_number = {f.manifest.repeat: f for f in facts}
+    paired = [by_number[number] for number in repeats]
+    return VariantRuns(name, [f.ranks for f in paired], profile, max(f.manifest.world_size for f in paired))
 
 
 def by_position(load: Load, repeats: Sequence[int]) -> Load:
@@ -137,6 +140,23 @@ def _runs(variant: VariantRuns, profile: Profile, *, steps: bool = False) -> Run
         work=np.array(work) if all(w > 0 for w in work) else None,
         unit=unit.rstrip("s"),
     )
+
+
+def _of_jobs(variant: VariantRuns, runs: Runs) -> Runs:
+    """A step of the job counted once, whatever the number of its ranks; units are counted as they are said."""
+    if runs.work is None or runs.unit != "step":
+        return runs
+    return replace(runs, work=runs.work / [len(run) for run in variant.repeats])
+
+
+def _unequal(a: VariantRuns, b: VariantRuns, unit: str) -> str:
+    how = (
+        "a step of the job counts once, however many ranks do it; where every rank has data of its own, say how "
+        "many tokens or samples with magneton_dist.step"
+        if unit == "step"
+        else f"the {unit}s that ranks report are added up; ranks that share a batch must report their part of it"
+    )
+    return f"{b.name} against {a.name}: {b.world_size} ranks against {a.world_size}: {how}"
 
 
 def units_of(run: dict[int, RankSummary]) -> float | None:

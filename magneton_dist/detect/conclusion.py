@@ -13,7 +13,7 @@ from magneton_dist.config import Compare
 from magneton_dist.detect import shadow, straggler
 from magneton_dist.detect.comparison import RunFacts, by_position, check_values, compare_variants, units_of
 from magneton_dist.detect.operators.alone import alone as idle_operators
-from magneton_dist.detect.regions.classes import Load
+from magneton_dist.detect.regions.records import Load
 from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended, total_j
 from magneton_dist.detect.values import ValuesCheck
 from magneton_dist.energy.summary import RankSummary

@@ -26,6 +26,12 @@ class VariantRuns:
     name: str
     repeats: list[dict[int, RankSummary]]
     profile: Profile
+    started: int = 0  # ranks of each run, those that left no record among them; 0 where that is not known
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of each run: as many as were started, or as there must have been."""
+        return max([self.started, *(rank + 1 for run in self.repeats for rank in run)])
 
     @property
     def ranks(self) -> list[int]:

@@ -16,6 +16,7 @@ from magneton_dist.matching.fingerprints import Fingerprints
 
 INTEGER, FLOAT, COMPLEX = 0, 1, 2  # kinds of numbers; integers with bools
 FEATURES = 5  # per value and traced step
+SHARD_A, SHARD_B = 3, 4  # a part of a larger value: equal to nothing on the other side
 UNKNOWN = -1  # no fingerprint: equal to nothing
 LAYOUT_OPERATORS = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "split",
@@ -36,7 +37,7 @@ class MatchGraph:
     phases: Ints  # code per operator
     inputs: Ragged
     outputs: Ragged
-    kind: Ints  # INTEGER, FLOAT, COMPLEX or UNKNOWN
+    kind: Ints  # one of the above
     numel: Ints
     # |x|2, |x|1/(|x|2 sqrt N), |x|4/|x|2, sum/|x|1, share of elements that are not finite; again for every step
     features: Floats

@@ -1,4 +1,4 @@
-"""Many ranks: one match for each pair of structures, its regions reused by every rank of that pair.
+"""Many ranks: which do each other's work, one match for all that are alike, and what shards have in common.
 
 Ranks of one position in a job call the same operators on the same sizes (`steps.structure`), so the regions
 found on one hold on all; that is checked on a few others by their own numbers.
@@ -6,9 +6,9 @@ found on one hold on all; that is checked on a few others by their own numbers.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -19,56 +19,77 @@ from magneton_dist.matching.frontier import Match
 from magneton_dist.matching.graph import FEATURES, UNKNOWN, MatchGraph
 from magneton_dist.matching.steps import by_first_use
 
-SAMPLES = 3
-MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
-# What every rank of the group has alike afterwards, whatever the size of the group.
-GATHERED = frozenset(
-    {
-        "allreduce_", "all_reduce", "all_reduce_", "allreduce_coalesced_", "all_reduce_coalesced", "broadcast_",
-        "broadcast", "allgather_", "_allgather_base_", "all_gather_into_tensor", "all_gather_into_tensor_out",
-        "all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced_", "wait_tensor",
-    }
-)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class RankPair:
+    """A rank of a and a rank of b that do the same work, or parts of it.
 
+    Attributes:
+        a, b: the ranks.
+        share_a, share_b: of each one's work that belongs to this pair; the pairs of a rank add up to 1.
+        block_a, block_b: the ranks that the work is spread over on either side; only a and b themselves where both
+            jobs have as many ranks.
+    """
 
-@dataclass(frozen=True)
-class ClassPair:
-    """Ranks of a and of b that correspond, all of one structure on either side."""
-
-    structure_a: str
-    structure_b: str
-    ranks: tuple[tuple[int, int], ...]  # (rank of a, rank of b), ascending
+    a: int
+    b: int
+    share_a: float
+    share_b: float
+    block_a: range
+    block_b: range
 
     @property
-    def representative(self) -> tuple[int, int]:
-        """The ranks to match."""
-        return self.ranks[0]
+    def number(self) -> int:
+        """The rank in the larger job: no other pair has it."""
+        return max(self.a, self.b)
 
-    def samples(self) -> tuple[tuple[int, int], ...]:
-        """Other ranks on which the match is to be checked, spread over the class."""
-        others = self.ranks[1:]
-        places = np.unique(np.linspace(0, len(others) - 1, min(SAMPLES, len(others))).astype(int))
-        return tuple(others[place] for place in places)
+    @property
+    def others(self) -> tuple[list[int], list[int]]:
+        """The other ranks of both blocks."""
+        return [r for r in self.block_a if r != self.a], [r for r in self.block_b if r != self.b]
 
 
-def class_pairs(
-    structures_a: Mapping[int, str],
-    structures_b: Mapping[int, str],
-    corresponding: Iterable[tuple[int, int]] | None = None,
-) -> list[ClassPair]:
-    """Group ranks by the structures of both sides, in order of their first rank.
+def corresponding(ranks_a: int, ranks_b: int) -> list[RankPair]:
+    """Pair the ranks of two jobs, in order, each rank of the larger job once.
+
+    With as many ranks, by number. Else neighbours do the work of neighbours: shards of a tensor-parallel layer are
+    the innermost dimension of a mesh (Megatron-LM, `init_device_mesh`), so that 4 ranks against 2 are two of one
+    side for one of the other.
+    """
+    most, blocks = max(ranks_a, ranks_b), gcd(ranks_a, ranks_b)
+    number = np.arange(most)
+    a, b, block = number * ranks_a // most, number * ranks_b // most, number * blocks // most
+    share_a, share_b = 1.0 / np.bincount(a)[a], 1.0 / np.bincount(b)[b]
+    of_a, of_b = ranks_a // blocks, ranks_b // blocks
+    return [
+        RankPair(i, j, x, y, range(k * of_a, (k + 1) * of_a), range(k * of_b, (k + 1) * of_b))
+        for i, j, x, y, k in zip(*(column.tolist() for column in (a, b, share_a, share_b, block)), strict=True)
+    ]
+
+
+def held_alike(graph: MatchGraph, others: Sequence[MatchGraph], shard: int) -> MatchGraph:
+    """`graph` with the kind `shard` for what not all `others`, ranks of the same block, hold bit by bit as well.
+
+    A job of another degree has other shards, and only what is whole can be compared with it: what a collective
+    leaves alike on every rank, and what is computed from nothing else.
 
     Args:
-        structures_a, structures_b: structure of every rank.
-        corresponding: which rank of b does the work of which rank of a; by default the one of the same number.
+        graph: of one rank.
+        others: of other ranks, of the same traced step.
+        shard: SHARD_A or SHARD_B, by the side of the comparison.
     """
-    if corresponding is None:
-        corresponding = ((rank, rank) for rank in sorted(structures_a.keys() & structures_b.keys()))
-    classes: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for rank_a, rank_b in corresponding:
-        classes[structures_a[rank_a], structures_b[rank_b]].append((rank_a, rank_b))
-    return [ClassPair(*structures, tuple(ranks)) for structures, ranks in classes.items()]
+    part = np.zeros(graph.n_values, bool)
+    for other in others:
+        part |= ~np.isin(_contents(graph), _contents(other)[other.kind != UNKNOWN])
+    part &= graph.kind != UNKNOWN
+    return replace(graph, kind=np.where(part, shard, graph.kind), anchor=graph.anchor & ~part)
+
+
+def _contents(graph: MatchGraph) -> np.ndarray:
+    """(values,) a number for the bits of each value and how many there are."""
+    spread = graph.checksum.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed: np.ndarray = spread + graph.numel.astype(np.uint64)
+    return mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +131,6 @@ def _one_of_each(ids: Ints, count: int) -> Ints:
     return out
 
 
-def gathered_only(graph: MatchGraph) -> MatchGraph:
-    """`graph` as seen by a job of another degree of tensor parallelism.
-
-    Shards differ between degrees, results of collectives that leave the same on every rank do not: only those
-    can be matched.
-    """
-    seen = np.zeros(graph.n_values, bool)
-    for op, name in enumerate(graph.names):
-        if name in GATHERED:
-            seen[graph.outputs[op]] = True
-    return replace(graph, kind=np.where(seen, graph.kind, UNKNOWN), anchor=graph.anchor & seen)
-
-
 def region_sums(region: Ints, count: int, per_op: Floats) -> Floats:
     """(ranks, count) sums over each region's operators.
 
@@ -135,31 +143,3 @@ def region_sums(region: Ints, count: int, per_op: Floats) -> Floats:
     ones = csr_array((np.ones(n), (region, np.arange(n))), shape=(count, n))
     sums: Floats = (ones @ per_op.T).T
     return sums
-
-
-@dataclass(frozen=True, eq=False)
-class Spread:
-    """Of every region, over ranks: b less a."""
-
-    total: Floats  # (regions,) sum over ranks
-    median: Floats  # (regions,)
-    deviation: Floats  # (regions,) robust standard deviation: 1.4826 times the median absolute deviation
-    outliers: list[tuple[int, int]]  # (place of the rank, region) far from the other ranks
-
-
-def spread(sums_a: Floats, sums_b: Floats, far: float = 6.0) -> Spread:
-    """How the differences of (ranks, regions) sums are spread over ranks.
-
-    Args:
-        sums_a, sums_b: sums of corresponding ranks.
-        far: distance from the median, in robust standard deviations, from which a rank is an outlier.
-    """
-    difference = sums_b - sums_a
-    median = np.median(difference, axis=0)
-    distance = np.abs(difference - median)
-    deviation = MAD_TO_SIGMA * np.median(distance, axis=0)
-    rank, region = np.nonzero((distance > far * deviation) & (deviation > 0))
-    return Spread(
-        difference.sum(axis=0), median, deviation, list(zip(rank.tolist(), region.tolist(), strict=True))
-    )
-

@@ -12,7 +12,7 @@ from magneton_dist.detect.operators.collectives import RankSteps, redundant_coll
 from magneton_dist.detect.operators.findings import OfClass, findings_of
 from magneton_dist.detect.operators.flow import Flow
 from magneton_dist.detect.operators.waste import StepWaste, step_waste
-from magneton_dist.detect.regions.classes import Load
+from magneton_dist.detect.regions.records import Load
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.matching.graph import UNKNOWN
 from magneton_dist.records.audit import Finding

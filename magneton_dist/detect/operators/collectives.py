@@ -15,7 +15,7 @@ import numpy as np
 
 from magneton_dist.detect.operators.findings import FLOOR_SHARE, MOST_FRAMES, Evidence, OfClass, rank_seconds
 from magneton_dist.detect.operators.flow import Flow
-from magneton_dist.detect.regions.classes import Load
+from magneton_dist.detect.regions.records import Load
 from magneton_dist.detect.runs import VariantRuns, state_sum
 from magneton_dist.detect.source_lines import user_frames
 from magneton_dist.energy.summary import RankSummary

@@ -6,64 +6,66 @@ traced several steps, only values that are equal in every one of them match.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.detect.regions.records import Load, StepRecord
+from magneton_dist.detect.regions.representatives import (
+    Assignment,
+    Found,
+    PairStep,
+    match_class,
+    match_records,
+    spread,
+)
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.energy.summary import TracedStep
-from magneton_dist.matching.arrays import Floats, Ints
-from magneton_dist.matching.divergence import divergences
-from magneton_dist.matching.frontier import Match, match, region_confidence
-from magneton_dist.matching.ranks import Canonical
-from magneton_dist.matching.recorded import tolerance
-from magneton_dist.matching.steps import in_every_step
+from magneton_dist.matching.arrays import Ints
+from magneton_dist.matching.frontier import Match
+from magneton_dist.matching.ranks import RankPair, corresponding
 
 MOST_CLASSES = 32  # matched; ranks of further ones are left out and counted
-CHECKED = 3  # other ranks of a class on which its match is checked
-PARTING_SHARE = 0.1  # of the elements that a step computes must be lost for it to be worth a word
-MOST_PARTINGS = 3
 
-# variant, repeat (by position), rank, number of the traced step
-Load = Callable[[str, int, int, int], StepRecord]
-Key = tuple[str, str]
+# Calls a function, which lies in a module, with each item, and gives the results in their order.
+RunAll = Callable[[Callable[[Assignment], Found], Sequence[Assignment]], Iterable[Found]]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One traced step of one rank in one repeat of both variants."""
+    """One traced step of a pair of ranks in one repeat of both variants."""
 
     repeat: int
-    rank: int
+    ranks: RankPair
     order: int  # 0 for the first traced step
     a: TracedStep
     b: TracedStep
+
+    @property
+    def step(self) -> PairStep:
+        """Which it is, without what it cost."""
+        return PairStep(self.repeat, self.ranks, self.a.step, self.b.step)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassPair:
     """The samples of one class and how their operators match.
 
-    Attributes:
-        a, b: the representative's records of its first traced step.
-        match: of these two, in all steps alike.
-        confidence: (regions,) how alike what both sides read is.
-        parting: in words, where and why nothing matches any more.
-        agreement: share of the matched values that are equal on other ranks of the class too, the least of those
-            asked; 1 where there is no other.
+    `a`, `b`: the representative's records of its first traced step, which is the first sample.
     """
 
     samples: list[Sample]
     a: StepRecord
     b: StepRecord
-    match: Match
-    confidence: Floats
-    parting: list[str] = field(default_factory=list)
-    agreement: float = 1.0
+    found: Found
+
+    @property
+    def match(self) -> Match:
+        """Of a and b."""
+        return self.found.match
 
     @property
     def region_a(self) -> Ints:
@@ -87,60 +89,63 @@ class ClassPair:
 
 
 def samples_of(a: VariantRuns, b: VariantRuns) -> list[Sample]:
-    """Pair repeat with repeat, rank with rank, traced step with traced step."""
+    """Pair repeat with repeat, rank with rank (`matching.ranks.corresponding`), traced step with traced step.
+
+    Where work is spread over other numbers of ranks, all of them must have traced a step.
+    """
     found = []
     for repeat, (run_a, run_b) in enumerate(zip(a.repeats, b.repeats, strict=True)):
-        for rank in sorted(run_a.keys() & run_b.keys()):
-            steps = zip(run_a[rank].traced, run_b[rank].traced, strict=False)
-            found += [Sample(repeat, rank, order, one, two) for order, (one, two) in enumerate(steps)]
+        steps_a, steps_b = ({rank: s.traced for rank, s in run.items()} for run in (run_a, run_b))
+        for ranks in corresponding(a.world_size, b.world_size):
+            others_a, others_b = ranks.others
+            both = zip(steps_a.get(ranks.a, ()), steps_b.get(ranks.b, ()), strict=False)
+            found += [
+                Sample(repeat, ranks, order, one, other)
+                for order, (one, other) in enumerate(both)
+                if all(one.step in _numbers(steps_a.get(rank, ())) for rank in others_a)
+                and all(other.step in _numbers(steps_b.get(rank, ())) for rank in others_b)
+            ]
     return found
 
 
-def match_classes(samples: list[Sample], names: tuple[str, str], load: Load) -> tuple[list[ClassPair], int]:
+def _numbers(steps: Sequence[TracedStep]) -> set[int]:
+    return {step.step for step in steps}
+
+
+def match_classes(
+    samples: Sequence[Sample], names: tuple[str, str], load: Load, run_all: RunAll | None = None
+) -> tuple[list[ClassPair], int]:
     """Match each class once.
 
     Args:
         samples: from `samples_of`.
         names: of the two variants.
         load: a traced step of a rank.
+        run_all: matches several classes at once, in other processes; default: one after the other, in this one.
 
     Returns:
         the classes, those of most samples first, and how many samples are in classes beyond `MOST_CLASSES`.
     """
-    by_class: dict[Key, list[Sample]] = {}
+    by_class: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         by_class.setdefault((sample.a.structure, sample.b.structure), []).append(sample)
     ordered = sorted(by_class.values(), key=len, reverse=True)
     left_out = sum(len(of_class) for of_class in ordered[MOST_CLASSES:])
-    return [_match_class(of_class, names, load) for of_class in ordered[:MOST_CLASSES]], left_out
+    del ordered[MOST_CLASSES:]
+    assignments = [_assignment(of_class, names, load) for of_class in ordered]
+    if run_all is None or len(assignments) < 2:
+        done = [match_records(assignment) for assignment in assignments]
+    else:  # this process reads the records that it needs itself while others match
+        results = zip(assignments, run_all(match_class, assignments), strict=True)
+        done = [(found, of.record(0, of.steps[0]), of.record(1, of.steps[0])) for of, found in results]
+    return [ClassPair(of_class, a, b, found) for of_class, (found, a, b) in zip(ordered, done, strict=True)], left_out
 
 
-def _match_class(samples: list[Sample], names: tuple[str, str], load: Load) -> ClassPair:
+def _assignment(samples: list[Sample], names: tuple[str, str], load: Load) -> Assignment:
     first = samples[0]
-    steps = [s for s in samples if (s.repeat, s.rank) == (first.repeat, first.rank)]
-    records_a = [load(names[0], s.repeat, s.rank, s.a.step) for s in steps]
-    records_b = [load(names[1], s.repeat, s.rank, s.b.step) for s in steps]
-    a, b = (in_every_step([r.step.graph for r in records]) for records in (records_a, records_b))
-    eps = max(tolerance(one.step, other.step) for one, other in zip(records_a, records_b, strict=True))
-    found = match(a, b, eps)
-    of_first = records_a[0].step, records_b[0].step
-    parting = [d.text for d in divergences(*of_first, found, eps) if d.share >= PARTING_SHARE]
-    canonical, agreements = Canonical.of(found, a, b), [1.0]
-    for s in _others(samples):
-        one, other = load(names[0], s.repeat, s.rank, s.a.step), load(names[1], s.repeat, s.rank, s.b.step)
-        agreements.append(canonical.agreement(one.step.graph, other.step.graph, eps))
-    return ClassPair(
-        samples, records_a[0], records_b[0], found, region_confidence(found, a, b), parting[:MOST_PARTINGS],
-        min(agreements),
-    )  # fmt: skip
-
-
-def _others(samples: list[Sample]) -> list[Sample]:
-    """A few samples of other ranks in the same repeat, spread over the class."""
-    first = samples[0]
-    others = [s for s in samples if s.repeat == first.repeat and s.rank != first.rank and s.order == first.order]
-    places = np.linspace(0, len(others) - 1, min(CHECKED, len(others))).astype(int)
-    return [others[place] for place in places]
+    own = [s for s in samples if (s.repeat, s.ranks) == (first.repeat, first.ranks)]
+    others = [s for s in samples if s.repeat == first.repeat and s.ranks != first.ranks and s.order == first.order]
+    return Assignment(names, load, [s.step for s in own], [s.step for s in spread(others)])
 
 
 def _members(region: Ints, count: int) -> list[list[int]]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from magneton_dist.config import Compare
-from magneton_dist.detect.regions.classes import Load, match_classes, samples_of
+from magneton_dist.detect.regions.classes import RunAll, match_classes, samples_of
 from magneton_dist.detect.regions.findings import finding_of
 from magneton_dist.detect.regions.lines import COVERED, FLOOR_SHARE, judged_lines
 from magneton_dist.detect.regions.places import group_regions
-from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.detect.regions.records import Load, StepRecord
 from magneton_dist.detect.regions.results import results_of
 from magneton_dist.detect.regions.statistics import classes_of
 from magneton_dist.detect.regions.sums import sum_sides
@@ -44,21 +44,24 @@ class RegionComparison:
     notes: list[str] = field(default_factory=list)
 
 
-def compare_regions(a: VariantRuns, b: VariantRuns, load: Load, rules: Compare) -> RegionComparison:
+def compare_regions(
+    a: VariantRuns, b: VariantRuns, load: Load, rules: Compare, run_all: RunAll | None = None
+) -> RegionComparison:
     """Compare the traced steps of two variants, whose repeats pair in order.
 
     Args:
         a, b: the baseline and the candidate.
         load: a traced step of a rank.
         rules: what counts as a difference.
+        run_all: matches several classes of ranks at once, see `match_classes`.
     """
     samples = samples_of(a, b)
     if not samples:
         return RegionComparison(notes=_nothing_traced(a, b))
-    pairs, left_out = match_classes(samples, (a.name, b.name), load)
+    pairs, left_out = match_classes(samples, (a.name, b.name), load, run_all)
     if not any(_has_fingerprints(record) for pair in pairs for record in (pair.a, pair.b)):
         return RegionComparison(notes=["regions were not compared: values have no fingerprints (capture.fingerprints)"])
-    ranks = sorted({s.rank for pair in pairs for s in pair.samples})
+    ranks = sorted({s.ranks for pair in pairs for s in pair.samples}, key=lambda pair: pair.number)
     places = group_regions(pairs)
     sums = sum_sides(pairs, places, len(a.repeats), ranks, classes_of(a.profile))
     table = RegionTable(a, b, rules, ranks, pairs, places, sums)
@@ -122,14 +125,15 @@ def _notes(table: RegionTable, left_out: int) -> list[str]:
     between = f"{b.name} against {a.name}"
     if left_out:
         notes.append(f"{between}: {left_out} traced steps of ranks in rare classes were not compared by region")
-    notes += [f"{between}: {text}" for pair in table.pairs[:1] for text in pair.parting]
+    notes += _degrees(table)
+    notes += [f"{between}: {text}" for pair in table.pairs[:1] for text in pair.found.parting]
     notes += [
-        f"{between}: only {pair.agreement:.0%} of the values that match on rank {pair.samples[0].rank} match on other "
-        "ranks with the same operators; their regions may do different work"
+        f"{between}: only {pair.found.agreement:.0%} of the values that match on rank {pair.samples[0].ranks.number} "
+        "match on other ranks with the same operators; their regions may do different work"
         for pair in table.pairs
-        if pair.agreement < AGREEING
+        if pair.found.agreement < AGREEING
     ]
-    alone = {runs.name: sorted(set(runs.ranks) - set(table.ranks)) for runs in (a, b)}
+    alone = {runs.name: sorted(set(runs.ranks) - set(table.ranks_of(side))) for side, runs in enumerate((a, b))}
     notes += [
         f"{between}: {len(ranks)} ranks of {name} have no counterpart with a traced step: not compared by region"
         for name, ranks in alone.items()
@@ -152,3 +156,19 @@ def _notes(table: RegionTable, left_out: int) -> list[str]:
             "operators on one side only may do the same work with other numbers"
         )
     return notes
+
+
+def _degrees(table: RegionTable) -> list[str]:
+    """How the ranks of jobs of unequal numbers of ranks were compared, in words."""
+    a, b, first = table.a, table.b, table.ranks[0]
+    if a.world_size == b.world_size:
+        return []
+    return [
+        f"{b.name} against {a.name}: the work of {_count(first.block_a)} of {a.name} is compared with that of "
+        f"{_count(first.block_b)} of {b.name}, neighbours together; shards differ, so regions end where all of these "
+        "ranks hold the same values, such as the results of collectives"
+    ]
+
+
+def _count(ranks: range) -> str:
+    return f"{len(ranks)} ranks" if len(ranks) > 1 else "1 rank"

@@ -50,10 +50,10 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
         energy_kind=table.energy_kind,
         share=hungry.share_of_run(joules),
         seconds=seconds if table.quantity in ("joules", "seconds") else max(0.0, seconds),
-        ranks=table.ranks,
+        ranks=table.ranks_of(hungry_side),
         where=Place(what=_what(table, line), stack=_stack(mine), operators=_operators(table, line)),
         evidence=_evidence(table, line, places, hungry_side),
-        fix=_fix(line, hungry.name, cheap.name, mine, theirs),
+        fix=_fix(table, hungry_side, mine, theirs),
         confidence=confidence if line.certain else confidence / 2,
         bytes=line.size if table.quantity in ("memory", "bytes") else None,
     )  # fmt: skip
@@ -109,7 +109,8 @@ def _over_run(table: RegionTable, line: Line, hungry_side: int, quantity: Quanti
 def _steps(table: RegionTable, line: Line, hungry_side: int) -> float:
     """Steps of a rank in a run, mean over the ranks, which count by how much they differ."""
     runs = table.b if hungry_side else table.a
-    steps = np.array([np.mean([run[rank].steps for run in runs.repeats if rank in run]) for rank in table.ranks])
+    ranks = [pair.b if hungry_side else pair.a for pair in table.ranks]
+    steps = np.array([np.mean([run[rank].steps for run in runs.repeats if rank in run]) for rank in ranks])
     weight = np.abs(_by_rank(table, line))
     return float(np.average(steps, weights=weight)) if weight.sum() > 0 else float(steps.mean())
 
@@ -133,7 +134,7 @@ def _evidence(table: RegionTable, line: Line, places: int, hungry_side: int) -> 
     if line.prices:
         evidence["price"] = "; ".join(line.prices)
     if len(table.ranks) > 1 and unit != "bytes":
-        spread = spread_over(table.ranks, _by_rank(table, line))
+        spread = spread_over(table.numbers, _by_rank(table, line))
         evidence[f"median_over_ranks_{unit}"] = abs(spread.median)
         evidence[f"deviation_over_ranks_{unit}"] = spread.mad
         if spread.outliers:
@@ -149,14 +150,20 @@ def _names(side: GroupSide) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _fix(line: Line, hungry: str, cheap: str, mine: GroupSide, theirs: GroupSide) -> str:
+def _fix(table: RegionTable, hungry_side: int, mine: GroupSide, theirs: GroupSide) -> str:
+    hungry, cheap = (table.b, table.a) if hungry_side else (table.a, table.b)
     stack = _stack(mine)
     at = f" at {stack[0].split(' ', 1)[0]}" if stack else ""
     if not theirs.ops:
-        return f"Leave out {_names(mine)}{at}: {cheap} does the same work without."
-    if mine.names == theirs.names:
+        return f"Leave out {_names(mine)}{at}: {cheap.name} does the same work without."
+    if mine.names != theirs.names:
+        return f"Do{at} what {cheap.name} does: {_names(theirs)} instead of {_names(mine)}."
+    if hungry.world_size > cheap.world_size:
         return (
-            f"Both run {_names(mine)}{at}; what {cheap} sets differently makes it cheaper: compare the settings "
-            "that differ between the variants."
+            f"Both run {_names(mine)}{at}, {hungry.name} on {hungry.world_size} ranks and {cheap.name} on "
+            f"{cheap.world_size}: share it out among the ranks, such as by sequence parallelism, where each repeats it."
         )
-    return f"Do{at} what {cheap} does: {_names(theirs)} instead of {_names(mine)}."
+    return (
+        f"Both run {_names(mine)}{at}; what {cheap.name} sets differently makes it cheaper: compare the settings "
+        "that differ between the variants."
+    )

@@ -182,8 +182,10 @@ def _noise_of_controls(table: RegionTable, floor: float) -> float:
 
 
 def _same_operators(table: RegionTable, group: int) -> bool:
+    """And as often: what every rank repeats is more on more ranks."""
     one, other = table.sides(group)
-    return one.names == other.names
+    often = np.isclose(table.sums[0].operators[group], table.sums[1].operators[group])
+    return bool(often) and one.names == other.names
 
 
 def _agreeing_ranks(table: RegionTable, groups: list[int]) -> float:

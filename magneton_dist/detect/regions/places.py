@@ -67,7 +67,7 @@ def group_regions(pairs: Sequence[ClassPair]) -> Places:
         for number, count in zip(*np.unique(mine, return_counts=True), strict=True):
             groups[number].places = max(groups[number].places, int(count))
             groups[number].steps |= steps
-        for number, confidence in zip(mine.tolist(), pair.confidence.tolist(), strict=True):
+        for number, confidence in zip(mine.tolist(), pair.found.confidence.tolist(), strict=True):
             groups[number].confidence += confidence
             members[number] += 1
     for group, count in zip(groups, members, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -108,6 +108,10 @@ class StepRecord:
                 self.ops["name"].to_list(), self.ops["phase"].to_list(), inputs, outputs, self.op_stacks, strict=True
             )
         ]
+
+
+# variant, repeat (by position), rank, number of the traced step
+Load = Callable[[str, int, int, int], StepRecord]
 
 
 def _launched(op_id: pl.Series, activities: pl.DataFrame) -> Ints | None:

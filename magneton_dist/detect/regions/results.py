@@ -43,7 +43,7 @@ def _result(table: RegionTable, group: int, line: Line | None, most: int) -> Reg
     difference = None
     if joules:
         difference = mean_interval((table.amounts(1, "joules") - table.amounts(0, "joules"))[:, group])
-    spread = spread_over(table.ranks, (table.sums[1].by_rank - table.sums[0].by_rank)[:, group])
+    spread = spread_over(table.numbers, (table.sums[1].by_rank - table.sums[0].by_rank)[:, group])
     kind: Literal["matched", "one-sided", "unmatched"]
     kind = "one-sided" if table.one_sided[group] else "matched" if known.matched else "unmatched"
     phases = list(dict.fromkeys([*one.phases, *other.phases]))

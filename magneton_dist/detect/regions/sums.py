@@ -13,7 +13,7 @@ from magneton_dist.detect.regions.places import Places
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.energy.summary import TracedStep
 from magneton_dist.matching.arrays import Floats, Ints
-from magneton_dist.matching.ranks import region_sums
+from magneton_dist.matching.ranks import RankPair, region_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class SideSums:
 
     Attributes:
         joules, seconds: (repeats, groups) sums over ranks; joules are None when any rank's are unknown.
-        by_rank: (ranks, groups) joules, or seconds without joules, of each rank, mean over repeats.
+        by_rank: (pairs of ranks, groups) joules, or seconds without joules, of each pair, mean over repeats.
         class_seconds: (groups, classes) seconds by class of operator, all ranks, mean over repeats.
         bytes, memory, operators: (groups,) read and written; alive at the step's peak; number: all ranks.
         launched: (groups,) intervals on the device, None where a class captured none.
@@ -42,25 +42,26 @@ class SideSums:
 class _Layout:
     repeats: int
     groups: int
-    row_of_rank: dict[int, int]
+    row_of: dict[RankPair, int]
     classes: Sequence[str]
-    steps: Counter[tuple[int, int]]  # traced steps of (repeat, rank)
-    seen: Counter[int]  # repeats of a rank
+    steps: Counter[tuple[int, RankPair]]  # traced steps of a pair of ranks in a repeat
+    seen: Counter[RankPair]  # repeats of a pair
     joules: bool
 
 
 @dataclass(frozen=True, eq=False)
 class _ClassSide:
-    """One side of a class: operators' groups, and what they cost in each sample."""
+    """One side of a class: operators' groups, what they cost in each sample, and how much of that counts."""
 
     record: StepRecord
     group: Ints
     samples: list[Sample]
     costs: list[TracedStep]
+    shares: Floats
 
 
 def sum_sides(
-    pairs: Sequence[ClassPair], places: Places, repeats: int, ranks: Sequence[int], classes: Sequence[str]
+    pairs: Sequence[ClassPair], places: Places, repeats: int, ranks: Sequence[RankPair], classes: Sequence[str]
 ) -> tuple[SideSums, SideSums]:
     """Sum both variants.
 
@@ -68,31 +69,38 @@ def sum_sides(
         pairs: classes of ranks, matched.
         places: their regions, grouped.
         repeats: how many there are.
-        ranks: those of the samples; rows of `by_rank` follow them.
+        ranks: the pairs of ranks of the samples; rows of `by_rank` follow them.
         classes: of operators; columns of `class_seconds` follow them, others are left out.
     """
     both = list(zip(pairs, places.of_region, strict=True))
-    sides = (
-        [_ClassSide(p.a, of[p.region_a], p.samples, [s.a for s in p.samples]) for p, of in both],
-        [_ClassSide(p.b, of[p.region_b], p.samples, [s.b for s in p.samples]) for p, of in both],
-    )
-    steps = Counter((s.repeat, s.rank) for pair in pairs for s in pair.samples)
+    sides = ([_side_a(p, of) for p, of in both], [_side_b(p, of) for p, of in both])
+    steps = Counter((s.repeat, s.ranks) for pair in pairs for s in pair.samples)
     layout = _Layout(
         repeats=repeats,
         groups=len(places.groups),
-        row_of_rank={rank: row for row, rank in enumerate(ranks)},
+        row_of={pair: row for row, pair in enumerate(ranks)},
         classes=classes,
         steps=steps,
-        seen=Counter(rank for _, rank in steps),
+        seen=Counter(pair for _, pair in steps),
         joules=all(cost.joules is not None for side in sides for part in side for cost in part.costs),
     )
     return _sum_side(sides[0], layout), _sum_side(sides[1], layout)
 
 
+def _side_a(pair: ClassPair, group: Ints) -> _ClassSide:
+    shares = np.array([s.ranks.share_a for s in pair.samples])
+    return _ClassSide(pair.a, group[pair.region_a], pair.samples, [s.a for s in pair.samples], shares)
+
+
+def _side_b(pair: ClassPair, group: Ints) -> _ClassSide:
+    shares = np.array([s.ranks.share_b for s in pair.samples])
+    return _ClassSide(pair.b, group[pair.region_b], pair.samples, [s.b for s in pair.samples], shares)
+
+
 def _sum_side(parts: Sequence[_ClassSide], layout: _Layout) -> SideSums:
     repeats, groups = layout.repeats, layout.groups
     joules, seconds = np.zeros((repeats, groups)), np.zeros((repeats, groups))
-    by_rank = np.zeros((len(layout.row_of_rank), groups))
+    by_rank = np.zeros((len(layout.row_of), groups))
     by_class = np.zeros((groups, len(layout.classes) + 1))
     moved, memory, operators, launched = np.zeros((4, groups))
     for part in parts:
@@ -105,8 +113,8 @@ def _sum_side(parts: Sequence[_ClassSide], layout: _Layout) -> SideSums:
                 continue
             samples = [part.samples[i] for i in chosen]
             # a rank's traced steps are averaged, then its repeats
-            weight = np.array([1.0 / layout.steps[s.repeat, s.rank] for s in samples])
-            share = weight / np.array([layout.seen[s.rank] for s in samples])
+            weight = part.shares[chosen] / np.array([layout.steps[s.repeat, s.ranks] for s in samples])
+            share = weight / np.array([layout.seen[s.ranks] for s in samples])
             spent = np.stack([part.costs[i].seconds for i in chosen])
             amounts = region_sums(member, len(local), spent.astype(np.float64))
             seconds[repeat, local] += weight @ amounts
@@ -115,7 +123,7 @@ def _sum_side(parts: Sequence[_ClassSide], layout: _Layout) -> SideSums:
                 burnt = [j for i in chosen if (j := part.costs[i].joules) is not None]
                 amounts = region_sums(member, len(local), np.stack(burnt, dtype=np.float64))
                 joules[repeat, local] += weight @ amounts
-            rows = np.array([layout.row_of_rank[s.rank] for s in samples])
+            rows = np.array([layout.row_of[s.ranks] for s in samples])
             np.add.at(by_rank, (rows[:, None], local[None, :]), share[:, None] * amounts)
             ranks += float(share.sum())
         record = part.record

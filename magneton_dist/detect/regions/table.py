@@ -17,6 +17,7 @@ from magneton_dist.detect.regions.statistics import Ratios
 from magneton_dist.detect.regions.sums import SideSums
 from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended
 from magneton_dist.matching.arrays import Bools, Floats
+from magneton_dist.matching.ranks import RankPair
 from magneton_dist.records.audit import EnergyKind
 
 Quantity = Literal["joules", "seconds", "memory", "bytes"]
@@ -30,7 +31,7 @@ class RegionTable:
     Attributes:
         a, b: the variants, repeat i of one pairs with repeat i of the other.
         rules: what counts as a difference.
-        ranks: compared; rows of the sums by rank.
+        ranks: compared, in pairs; rows of the sums by rank.
         pairs, places: the classes of ranks, and their regions in groups.
         sums: of a and b.
     """
@@ -38,7 +39,7 @@ class RegionTable:
     a: VariantRuns
     b: VariantRuns
     rules: Compare
-    ranks: list[int]
+    ranks: list[RankPair]
     pairs: list[ClassPair]
     places: Places
     sums: tuple[SideSums, SideSums]
@@ -125,8 +126,21 @@ class RegionTable:
     def peak_bytes(self, side: int) -> float:
         """Bytes alive at a traced step's peak, all ranks, at least 1."""
         samples = sum(len(pair.samples) for pair in self.pairs)
-        peaks = sum((pair.b if side else pair.a).memory.peak_bytes * len(pair.samples) for pair in self.pairs)
+        peaks = sum(
+            (pair.b if side else pair.a).memory.peak_bytes
+            * sum(s.ranks.share_b if side else s.ranks.share_a for s in pair.samples)
+            for pair in self.pairs
+        )
         return max(1.0, peaks / samples * len(self.ranks))
+
+    @property
+    def numbers(self) -> list[int]:
+        """What to call the pairs of ranks: by the rank in the larger job."""
+        return [pair.number for pair in self.ranks]
+
+    def ranks_of(self, side: int) -> list[int]:
+        """Ranks of one side that are compared, in order."""
+        return sorted({pair.b if side else pair.a for pair in self.ranks})
 
     def sides(self, group: int) -> tuple[GroupSide, GroupSide]:
         """Both sides of the region that stands for `group`."""

@@ -5,33 +5,41 @@ import pytest
 from synthetic_graphs import Builder, transformer
 
 from magneton_dist.matching.frontier import match
-from magneton_dist.matching.ranks import Canonical, class_pairs, gathered_only, region_sums, spread
+from magneton_dist.matching.graph import SHARD_A, SHARD_B
+from magneton_dist.matching.ranks import Canonical, corresponding, held_alike, region_sums
 
 EPS = 1e-3
 
 
-def test_ranks_of_one_structure_on_both_sides_are_one_class():
-    first, last = "stage 0", "stage 1"
-    pairs = class_pairs({0: first, 1: first, 2: last, 3: last}, {0: first, 1: "other", 2: last, 3: last})
-    assert [(p.structure_a, p.structure_b, p.ranks) for p in pairs] == [
-        (first, first, ((0, 0),)), (first, "other", ((1, 1),)), (last, last, ((2, 2), (3, 3))),
+def test_as_many_ranks_correspond_by_number():
+    pairs = corresponding(3, 3)
+    assert [(p.a, p.b, p.share_a, p.share_b, p.others) for p in pairs] == [
+        (rank, rank, 1.0, 1.0, ([], [])) for rank in range(3)
+    ]
+
+
+def test_neighbours_correspond_where_the_numbers_of_ranks_differ():
+    pairs = corresponding(4, 2)
+    assert [(p.a, p.b, p.share_a, p.share_b, p.others) for p in pairs] == [
+        (0, 0, 1.0, 0.5, ([1], [])), (1, 0, 1.0, 0.5, ([0], [])),
+        (2, 1, 1.0, 0.5, ([3], [])), (3, 1, 1.0, 0.5, ([2], [])),
     ]  # fmt: skip
-    assert pairs[2].representative == (2, 2)
-    assert pairs[2].samples() == ((3, 3),)
-    assert pairs[0].samples() == ()
+    assert [p.number for p in pairs] == [0, 1, 2, 3]
 
 
-def test_other_correspondence_of_ranks():
-    (only,) = class_pairs({0: "s", 1: "s"}, {0: "s", 8: "s"}, [(0, 0), (1, 8)])
-    assert only.ranks == ((0, 0), (1, 8))
-
-
-def test_samples_are_spread_over_the_class():
-    (only,) = class_pairs(dict.fromkeys(range(1024), "s"), dict.fromkeys(range(1024), "s"))
-    samples = [a for a, _ in only.samples()]
-    assert len(samples) == 3
-    assert samples[0] < 50
-    assert samples[-1] > 950
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 2), (2, 3), (6, 4), (7, 5), (1024, 1), (1024, 1023), (64, 16)])
+def test_every_rank_corresponds_with_all_of_its_work_and_the_mirror_image_is_the_same(n: int, m: int):
+    pairs = corresponding(n, m)
+    assert len(pairs) == max(n, m)
+    for side, ranks in (("a", n), ("b", m)):
+        whole = np.zeros(ranks)
+        for p in pairs:
+            whole[getattr(p, side)] += getattr(p, f"share_{side}")
+            assert getattr(p, side) in getattr(p, f"block_{side}")
+        assert whole == pytest.approx(np.ones(ranks))
+    assert [(p.b, p.a, p.share_b, p.share_a, p.block_b, p.block_a) for p in pairs] == [
+        (p.a, p.b, p.share_a, p.share_b, p.block_a, p.block_b) for p in corresponding(m, n)
+    ]
 
 
 def test_a_match_is_checked_on_another_rank():
@@ -51,39 +59,44 @@ def test_region_sums_add_up_what_each_rank_spent():
     assert region_sums(region, 4, joules).tolist() == [[2.0, 4.0, 4.0, 0.0], [20.0, 40.0, 40.0, 0.0]]
 
 
-def test_spread_over_ranks_and_the_rank_that_is_far():
-    rng = np.random.default_rng(0)
-    a = rng.normal(100.0, 1.0, size=(64, 3))
-    b = a + rng.normal([0.0, 5.0, 0.0], 1.0, size=(64, 3))
-    b[17, 2] += 50
-    found = spread(a, b)
-    assert found.total == pytest.approx((b - a).sum(axis=0))
-    assert found.median == pytest.approx([0.0, 5.0, 0.0], abs=0.5)
-    assert found.deviation == pytest.approx([1.0, 1.0, 1.0], abs=0.35)
-    assert found.outliers == [(17, 2)]
+def tensor_parallel(side: str, rank: int, degree: int, reduce_scatter: bool = False) -> Builder:
+    """Two blocks of a rank: a shard's product, and what all ranks have alike after the sum."""
+    b = Builder(side)
+    x = b.value("x")
+    shard = f"{rank} of {degree}"
+    for layer in range(2):
+        normed = b.one("layer_norm", [x], f"normed {layer}")
+        weight = b.parameter(f"{layer}", 4096 // degree)
+        b.tags[weight] = b.contents[weight] = f"w{layer} {shard}"
+        part = b.one("mm", [normed, b.view(weight, "t")], f"part {layer} {shard}", 4096)
+        # as large as another of the other degree, by chance
+        b.one("stats", [part], "by chance", 64)
+        b.contents[-1] = f"by chance {shard}"
+        if reduce_scatter:
+            scattered = b.one("reduce_scatter_tensor", [part], f"scattered {layer} {shard}", 4096 // degree)
+            part = b.view(scattered, "wait_tensor")
+        x = b.one("all_reduce", [part], f"sum {layer}", 4096)
+    return b
 
 
-def test_another_degree_of_tensor_parallelism_is_compared_where_shards_are_gathered():
-    """Half as many heads on each rank: their values are others, the sums over ranks are not."""
-
-    def rank(side: str, shard: str) -> Builder:
-        b = Builder(side)
-        x = b.value("x")
-        for layer in range(2):
-            part = b.one("mm", [x, b.value(f"w{layer} {shard}")], f"part {layer} {shard}")
-            # a value of a shard that is by chance as large as another of the other degree
-            b.one("stats", [part], "by chance")
-            x = b.one("all_reduce", [part], f"sum {layer}")
-        return b
-
-    a, b = rank("a", "of 2"), rank("b", "of 4")
-    found = match(gathered_only(a.graph(1e-5, 1)), gathered_only(b.graph(1e-5, 2)), EPS)
-    matched = {a.tags[v] for v in np.nonzero(found.value_a >= 0)[0]}
-    assert matched == {"sum 0", "sum 1"}
-    assert found.regions.a.tolist()[:1] == found.regions.b.tolist()[:1]
-    # two regions of a matrix product and its collective, and what was logged beside them
-    reduced = [op for op, name in enumerate(a.names) if name == "all_reduce"]
-    assert found.regions.a[reduced].tolist() == found.regions.b[reduced].tolist() == [0, 1]
+@pytest.mark.parametrize(("n", "m"), [(2, 1), (2, 4), (3, 2)])
+@pytest.mark.parametrize("reduce_scatter", [False, True])
+def test_another_degree_of_tensor_parallelism_is_compared_where_ranks_hold_the_same(n: int, m: int, reduce_scatter):
+    a, b = ([tensor_parallel(side, rank, d, reduce_scatter) for rank in range(d)] for side, d in (("a", n), ("b", m)))
+    one, two = (
+        held_alike(of_rank[0].graph(), [other.graph() for other in of_rank[1:]], shard)
+        for of_rank, shard in ((a, SHARD_A), (b, SHARD_B))
+    )
+    found = match(one, two, EPS)
+    tags = {a[0].tags[v] for v in np.nonzero(found.value_a >= 0)[0]}
+    assert tags == {"x", "normed 0", "sum 0", "normed 1", "sum 1"}
+    names = [
+        [name for name, r in zip(side.names, of_ops, strict=True) if r == region and name not in ("t", "wait_tensor")]
+        for region in range(found.regions.matched)
+        for side, of_ops in ((a[0], found.regions.a), (b[0], found.regions.b))
+    ]
+    block = ["mm", "reduce_scatter_tensor", "all_reduce"] if reduce_scatter else ["mm", "all_reduce"]
+    assert names == [["layer_norm"]] * 2 + [block] * 2 + [["layer_norm"]] * 2 + [block] * 2
 
 
 def test_agreement_needs_something_to_ask():

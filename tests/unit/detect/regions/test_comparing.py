@@ -454,9 +454,11 @@ def test_launch_times_on_a_gpu_are_said_to_be_no_more(monkeypatch) -> None:  # t
 
 def test_ranks_without_a_counterpart_are_named() -> None:
     a, b = eager(), fused()
+    a.ranks = {0: "one", 2: "one"}  # of 3, as many as the other has
     b.ranks = {0: "one", 1: "one", 2: "one"}
     result = compared(a, b)
     assert any("1 ranks of fused have no counterpart" in note for note in result.notes)
+    assert result.findings[0].ranks == [0, 2]
 
 
 def test_without_traced_steps_nothing_is_compared_and_said() -> None:

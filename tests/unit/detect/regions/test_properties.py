@@ -16,6 +16,7 @@ from magneton_dist.detect.regions.comparing import RegionComparison, compare_reg
 from magneton_dist.detect.regions.places import group_regions
 from magneton_dist.detect.regions.statistics import classes_of
 from magneton_dist.detect.regions.sums import sum_sides
+from magneton_dist.matching.ranks import corresponding
 
 from .drawing import PROFILE, Drawing, Variant, loader
 
@@ -63,7 +64,7 @@ def test_joules_and_operators_are_conserved_on_every_rank(both: tuple[Variant, V
     pairs, left_out = match_classes(samples_of(*runs), ("a", "b"), loader(a, b))
     assert left_out == 0
     places = group_regions(pairs)
-    sums = sum_sides(pairs, places, len(FACTORS), [0, 1], classes_of(PROFILE))
+    sums = sum_sides(pairs, places, len(FACTORS), corresponding(2, 2), classes_of(PROFILE))
     for variant, side in zip(both, sums, strict=True):
         drawings = variant.drawings["one"]
         joules = np.mean([sum(d.joules) for d in drawings])
