@@ -8,6 +8,7 @@ import polars as pl
 
 from magneton_dist.records.audit import EnergyKind
 from magneton_dist.records.schema import COLLECTIVES, OPS, POWER, STEPS
+from magneton_dist.timeline.arrivals import ARRIVALS
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class RankBands:
     """One rank of one run. Times are ns, already on the coordinator's clock (offsets added).
 
     `states` is a `timeline.states.STATES` table; `power`, `collectives`, `steps` and
-    `ops` are tables of the record's schema and may be empty.
+    `ops` are tables of the record's schema, `arrivals` is `timeline.arrivals.ARRIVALS`; they may be empty.
     """
 
     states: pl.DataFrame
@@ -23,6 +24,7 @@ class RankBands:
     collectives: pl.DataFrame = field(default_factory=COLLECTIVES.empty)
     steps: pl.DataFrame = field(default_factory=STEPS.empty)
     ops: pl.DataFrame = field(default_factory=OPS.empty)
+    arrivals: pl.DataFrame = field(default_factory=ARRIVALS.empty)
     node: str = ""
     device: str = ""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, Interval, VariantResult
+from magneton_dist.records.audit import Audit, Comparison, Counterfactual, EnergyKind, Finding, Interval, VariantResult
 from magneton_dist.reports.audit_json import write_atomically
 from magneton_dist.reports.bands import RunBands
 from magneton_dist.reports.charts import Values, band_charts, bar_charts, forest
@@ -32,8 +32,10 @@ from magneton_dist.reports.figures import (
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import largest_amount, region_values, shown_regions
 from magneton_dist.reports.story import comparison_headline, doubts, headline
+from magneton_dist.reports.waits import wait_charts
 
 MAX_FINDINGS = 50
+MAX_SAVED = 20
 MAX_STATE_ROWS = 1_000
 MAX_DIFFERENCES = 100
 
@@ -55,6 +57,7 @@ def write_html(audit: Audit, runs: Sequence[RunBands], path: Path) -> None:
 def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
     charts, island = band_charts(audit, runs)
     bars, table = bar_charts(audit)
+    waits, island["waits"] = wait_charts(runs)
     comparisons = [c for c in (audit.comparison, *audit.other_comparisons) if c is not None]
     states = {row["state"] for row in table}
     return {
@@ -69,6 +72,9 @@ def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
         "island": island,
         "max_watts": island["max_watts"],
         "band_looks": [look for look in LOOKS if look.name in states and look.name != "residual"],
+        "waits": waits,
+        "saved": [_saved(c) for c in audit.counterfactuals[:MAX_SAVED]],
+        "saved_kind": audit.counterfactuals[0].energy_kind if audit.counterfactuals else "",
         "bars": bars,
         "bar_looks": [look for look in LOOKS if look.name in states],
         "all_looks": LOOKS,
@@ -151,6 +157,17 @@ def _figure(figure: Interval, unit: str, kind: str) -> Values:
 def _values_error(variant: VariantResult) -> str:
     error = variant.values_error
     return "" if error is None else "bit-equal" if error == 0.0 else f"largest difference {error:.1e}"
+
+
+def _saved(found: Counterfactual) -> Values:
+    return {
+        "what": one_line(found.what, 120),
+        "kind": found.kind,
+        "time": quantity(found.time_s, "s"),
+        "less": quantity(found.saved_s, "s", 3),
+        "share": percent(found.saved_share),
+        "joules": "unmeasured" if found.saved_j is None else quantity(found.saved_j, "J", 3),
+    }
 
 
 def _slice_note(charts: Sequence[Values]) -> str:

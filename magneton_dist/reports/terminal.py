@@ -39,7 +39,9 @@ from magneton_dist.reports.story import comparison_headline, doubts, headline, s
 MAX_RANKS = 8
 MAX_FINDINGS = 10
 MAX_REGIONS = 10
+MAX_SAVED = 8
 MAX_SETTINGS = 8
+MAX_LINES = 8  # of how a cause was found
 _LABEL, _VALUE = 12, 32  # columns for a rank's name and for its figures beside the bar
 _TO_ASCII = str.maketrans(
     {"−": "-", "–": "-", "…": "...", "·": "-", "µ": "u", "→": "->", "\ufffd": "?"}
@@ -59,8 +61,14 @@ def render_terminal(audit: Audit, console: Console) -> None:
     console.file.write(capture.get().translate(_TO_ASCII).encode("ascii", "replace").decode("ascii"))
 
 
+def render_finding(finding: Finding, console: Console) -> None:
+    """Print one finding with its cause, and how that was found."""
+    console.print(_first_finding(finding))
+
+
 def _page(audit: Audit, width: int, *, ascii_only: bool) -> Group:
     parts: list[RenderableType] = [_head(audit), _variants(audit), _bars(audit, width, ascii_only=ascii_only)]
+    parts += _counterfactuals(audit)
     comparisons = [c for c in (audit.comparison, *audit.other_comparisons) if c is not None]
     parts += [_comparison(c, audit.energy_kind) for c in comparisons]
     parts += [_first_finding(f) for f in audit.findings[:1]]
@@ -208,6 +216,8 @@ def _first_finding(finding: Finding) -> Panel:
     grid.add_row("evidence", Text(", ".join(f"{label} {text}" for label, text in evidence)))
     if finding.cause is not None:
         grid.add_row("cause", Text(_cause(finding)))
+    if finding.diagnosis:
+        grid.add_row("how found", Text("\n".join(one_line(line, 400) for line in finding.diagnosis[:MAX_LINES])))
     grid.add_row("fix", Text(one_line(finding.fix, 600), "bold"))
     title = Text(f" {finding.kind} ", "bold red")
     return Panel(Group(Text(one_line(finding.title, 300), "bold"), grid), title=title, title_align="left")
@@ -218,6 +228,8 @@ def _other_findings(findings: list[Finding]) -> Group:
     for finding in findings[: MAX_FINDINGS - 1]:
         lines.append(Text(f"{finding.kind}: {one_line(finding.title, 200)}"))
         details = [_cost(finding), *_where(finding)[:2], f"fix: {one_line(finding.fix, 300)}"]
+        if finding.cause is not None:
+            details.insert(-1, f"cause: {_cause(finding).splitlines()[0]}")
         lines += [_indented(detail, "dim") for detail in details]
     hidden = len(findings) - (MAX_FINDINGS - 1)
     if hidden > 0:
@@ -260,6 +272,22 @@ def _settings(audit: Audit) -> list[str]:
         lines.append(f"{one_line(name, 80)}: {sides}")
     hidden = len(audit.settings) - MAX_SETTINGS
     return [*lines, f"{hidden:,} more in audit.json"] if hidden > 0 else lines
+
+
+def _counterfactuals(audit: Audit) -> list[RenderableType]:
+    """What the job would take were something as fast as the median of its like."""
+    found = audit.counterfactuals[:MAX_SAVED]
+    if not found:
+        return []
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("If it were as fast as the median", overflow="fold", ratio=1)
+    for head in ("The job would take", "Less by", "Joules saved"):
+        table.add_column(head, justify="right")
+    for c in found:
+        joules = "unmeasured" if c.saved_j is None else f"{quantity(c.saved_j, 'J', 3)} {c.energy_kind}"
+        less = f"{quantity(c.saved_s, 's', 3)}, {percent(c.saved_share)}"
+        table.add_row(Text(one_line(c.what, 80)), Text(quantity(c.time_s, "s")), Text(less), Text(joules))
+    return [table]
 
 
 def _cost(finding: Finding) -> str:

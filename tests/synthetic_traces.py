@@ -1,0 +1,64 @@
+"""Profiler traces of as many ranks and events as wanted, with waits that are known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+T0_US = 1_700_000_000_000_000
+STEP_US, BEGIN_US, TRANSFER_US = 10_000, 2_000, 500
+
+
+def late_us(rank: int, step: int, call: int, ranks: int, slow: int) -> int:
+    """How late a rank comes to a collective: `slow` by 900 us in three calls of four, the others by their own bit."""
+    return 900 if rank == slow and (step + call) % 4 else (rank * 37 + step * 11 + call * 5) % 200 % max(ranks, 2)
+
+
+def rank_events(rank: int, ranks: int, *, steps: int = 8, calls: int = 4, kernels: int = 20, slow: int = 3) -> list[str]:
+    """The events of a rank: in each step `calls` all-reduces that end together on all ranks, kernels before them."""
+    events, correlation = [], 0
+
+    def event(name: str, cat: str, ts: float, dur: float, pid: int, tid: int, **args: object) -> None:
+        events.append(json.dumps(
+            {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+        ))  # fmt: skip
+
+    device = rank % 8
+    for step in range(steps):
+        at = T0_US + step * STEP_US
+        event(f"ProfilerStep#{step}", "user_annotation", at, STEP_US, 100, 1)
+        for call in range(calls):
+            begin = at + call * (STEP_US // calls)
+            last = begin + BEGIN_US // calls + max(late_us(r, step, call, ranks, slow) for r in range(ranks))
+            own = begin + BEGIN_US // calls + late_us(rank, step, call, ranks, slow)
+            each = (own - begin) / max(1, kernels)
+            for k in range(kernels):
+                correlation += 1
+                event("aten::mm", "cpu_op", begin + k * each, 0.8 * each, 100, 1, **{"External id": correlation})
+                event("cudaLaunchKernel", "cuda_runtime", begin + k * each, 0.1 * each, 100, 1, correlation=correlation)
+                event(f"gemm_{k % 7}", "kernel", begin + k * each + 1, 0.9 * each, device, 7, device=device, stream=7,
+                      correlation=correlation, **{"External id": correlation})  # fmt: skip
+            correlation += 1
+            event("cudaLaunchKernelExC", "cuda_runtime", own - 5, 2, 100, 1, correlation=correlation)
+            event(NCCL, "kernel", own, last + TRANSFER_US - own, device, 20, device=device, stream=20,
+                  correlation=correlation, **{
+                      "Collective name": "allreduce", "In msg nelems": 1_000_000, "dtype": "Float",
+                      "Group size": ranks, "Process Group Name": "0", "Seq": step * calls + call,
+                  })  # fmt: skip
+    return events
+
+
+def write_ranks(folder: Path, ranks: int, device: str = "NVIDIA H200", **shape: int) -> Path:
+    """Traces of all ranks of a job, eight to a host."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks):
+        head = {
+            "schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
+            "deviceProperties": [{"id": d, "name": device} for d in range(8)],
+        }  # fmt: skip
+        events = ",\n".join(rank_events(rank, ranks, **shape))
+        text = json.dumps(head)[:-1] + f', "traceEvents": [\n{events}\n]}}'
+        (folder / f"rank-{rank}.json.gz").write_bytes(gzip.compress(text.encode(), compresslevel=1))
+    return folder
