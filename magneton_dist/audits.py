@@ -151,9 +151,17 @@ def audit(folder: Path, profile: Profile | None = None) -> Outcome:
     if profile is not None:
         settings = settings.model_copy(update={"profile": profile})
     order = sorted(record.runs, key=lambda variant: variant != settings.baseline)  # the baseline first
-    facts = {variant: [reanalysed(run, settings.profile) for run in record.runs[variant].values()] for variant in order}
+    facts: dict[str, list[RunFacts]] = {}
+    analysed: dict[tuple[str, int], RunAnalysis] = {}
+    for variant in order:
+        facts[variant] = []
+        for repeat, run in record.runs[variant].items():
+            done = analyse(run, settings.profile)
+            facts[variant].append(_facts(done))
+            if len(record.runs) == len(record.runs[variant]) == 1:  # more would not fit into memory
+                analysed[variant, repeat] = done
     lost = [f"{run.parent.name} repeat {run.name}: no {MANIFEST}" for run in _without_manifest(folder)]
-    return conclude_runs(folder, settings, facts, record.runs, lost)
+    return conclude_runs(folder, settings, facts, record.runs, lost, analysed=analysed)
 
 
 def _without_manifest(folder: Path) -> list[Path]:
@@ -173,7 +181,12 @@ def bands(folder: Path) -> RunBands:
 
 def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
     """The facts of a recorded run; `profile` replaces the watts that it was modelled with."""
-    done = analyse(run, profile)
+    return _facts(analyse(run, profile))
+
+
+def _facts(done: RunAnalysis) -> RunFacts:
+    """The facts of an analysed run, with what is missing of it."""
+    run = done.record
     summaries = {rank: account.summary for rank, account in done.accounts.items()}
     gone = (*_without_record(run.missing, done.manifest.world_size), *_without_tables(run))
     missing = (*done.manifest.missing, *(m for m in gone if m not in done.manifest.missing))
@@ -210,6 +223,7 @@ def conclude_runs(
     runs: Runs,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
+    analysed: Mapping[tuple[str, int], RunAnalysis] | None = None,
 ) -> Outcome:
     """Conclude from the facts of runs and their records.
 
@@ -219,6 +233,7 @@ def conclude_runs(
         facts: of the counted runs of each variant.
         runs: their records, by variant and the number of the repeat.
         missing, notes: what is already known.
+        analysed: runs by variant and repeat that need not be analysed again.
     """
 
     def load_step(variant: str, repeat: int, rank: int, step: int) -> StepRecord:
@@ -241,7 +256,8 @@ def conclude_runs(
     for variant, of_variant in facts.items():
         typical = _typical(of_variant)
         if typical is not None:
-            done = analyse(runs[variant][typical.repeat], settings.profile)
+            known = (analysed or {}).get((variant, typical.repeat))
+            done = known or analyse(runs[variant][typical.repeat], settings.profile)
             bands.append(_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
