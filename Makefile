@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 EXAMPLES := .venv/.examples
+HTA := build/hta/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help install demo test lint bench soak clean
@@ -26,6 +27,12 @@ $(EXAMPLES): $(READY)
 	$(BIN)/pip install -qq -c constraints.txt -e '.[examples]'
 	@touch $@
 
+# What traces are compared with; it belongs to no environment of ours.
+$(HTA):
+	$(PYTHON) -m venv build/hta
+	build/hta/bin/pip install -qq HolisticTraceAnalysis==0.5.0
+	@touch $@
+
 install: $(READY)
 
 demo: $(READY)
@@ -38,8 +45,8 @@ lint: $(READY)
 test: lint
 	$(BIN)/pytest --no-header --durations=10 tests/unit tests/integration
 
-# This one compares with transformers, as an example does.
-bench: $(READY) $(if $(filter matching,$(NAME)),$(EXAMPLES))
+# These compare with transformers, as an example does, and with HolisticTraceAnalysis.
+bench: $(READY) $(if $(filter matching,$(NAME)),$(EXAMPLES)) $(if $(filter traces,$(NAME)),$(HTA))
 	@test -n "$(NAME)" || { echo "say which: make bench NAME=..., one of:" \
 		$(basename $(notdir $(wildcard tests/bench/*.py))) >&2; exit 2; }
 	$(BIN)/python tests/bench/$(NAME).py

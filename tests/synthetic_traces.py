@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -16,19 +17,20 @@ def late_us(rank: int, step: int, call: int, ranks: int, slow: int) -> int:
     return 900 if rank == slow and (step + call) % 4 else (rank * 37 + step * 11 + call * 5) % 200 % max(ranks, 2)
 
 
-def rank_events(rank: int, ranks: int, *, steps: int = 8, calls: int = 4, kernels: int = 20, slow: int = 3) -> list[str]:
+def rank_events(
+    rank: int, ranks: int, *, steps: int = 8, calls: int = 4, kernels: int = 20, slow: int = 3
+) -> Iterator[str]:
     """The events of a rank: in each step `calls` all-reduces that end together on all ranks, kernels before them."""
-    events, correlation = [], 0
+    correlation, device = 0, rank % 8
 
-    def event(name: str, cat: str, ts: float, dur: float, pid: int, tid: int, **args: object) -> None:
-        events.append(json.dumps(
+    def event(name: str, cat: str, ts: float, dur: float, pid: int, tid: int, **args: object) -> str:
+        return json.dumps(
             {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
-        ))  # fmt: skip
+        )
 
-    device = rank % 8
     for step in range(steps):
         at = T0_US + step * STEP_US
-        event(f"ProfilerStep#{step}", "user_annotation", at, STEP_US, 100, 1)
+        yield event(f"ProfilerStep#{step}", "user_annotation", at, STEP_US, 100, 1)
         for call in range(calls):
             begin = at + call * (STEP_US // calls)
             last = begin + BEGIN_US // calls + max(late_us(r, step, call, ranks, slow) for r in range(ranks))
@@ -36,29 +38,36 @@ def rank_events(rank: int, ranks: int, *, steps: int = 8, calls: int = 4, kernel
             each = (own - begin) / max(1, kernels)
             for k in range(kernels):
                 correlation += 1
-                event("aten::mm", "cpu_op", begin + k * each, 0.8 * each, 100, 1, **{"External id": correlation})
-                event("cudaLaunchKernel", "cuda_runtime", begin + k * each, 0.1 * each, 100, 1, correlation=correlation)
-                event(f"gemm_{k % 7}", "kernel", begin + k * each + 1, 0.9 * each, device, 7, device=device, stream=7,
-                      correlation=correlation, **{"External id": correlation})  # fmt: skip
+                start = begin + k * each
+                yield event("aten::mm", "cpu_op", start, 0.8 * each, 100, 1, **{"External id": correlation})
+                yield event("cudaLaunchKernel", "cuda_runtime", start, 0.1 * each, 100, 1, correlation=correlation)
+                yield event(f"gemm_{k % 7}", "kernel", start + 1, 0.9 * each, device, 7, device=device, stream=7,
+                            correlation=correlation, **{"External id": correlation})  # fmt: skip
             correlation += 1
-            event("cudaLaunchKernelExC", "cuda_runtime", own - 5, 2, 100, 1, correlation=correlation)
-            event(NCCL, "kernel", own, last + TRANSFER_US - own, device, 20, device=device, stream=20,
-                  correlation=correlation, **{
-                      "Collective name": "allreduce", "In msg nelems": 1_000_000, "dtype": "Float",
-                      "Group size": ranks, "Process Group Name": "0", "Seq": step * calls + call,
-                  })  # fmt: skip
-    return events
+            yield event("cudaLaunchKernelExC", "cuda_runtime", own - 5, 2, 100, 1, correlation=correlation)
+            yield event(NCCL, "kernel", own, last + TRANSFER_US - own, device, 20, device=device, stream=20,
+                        correlation=correlation, **{
+                            "Collective name": "allreduce", "In msg nelems": 1_000_000, "dtype": "Float",
+                            "Group size": ranks, "Process Group Name": "0", "Seq": step * calls + call,
+                        })  # fmt: skip
 
 
 def write_ranks(folder: Path, ranks: int, device: str = "NVIDIA H200", **shape: int) -> Path:
     """Traces of all ranks of a job, eight to a host."""
-    folder.mkdir(parents=True, exist_ok=True)
     for rank in range(ranks):
-        head = {
-            "schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
-            "deviceProperties": [{"id": d, "name": device} for d in range(8)],
-        }  # fmt: skip
-        events = ",\n".join(rank_events(rank, ranks, **shape))
-        text = json.dumps(head)[:-1] + f', "traceEvents": [\n{events}\n]}}'
-        (folder / f"rank-{rank}.json.gz").write_bytes(gzip.compress(text.encode(), compresslevel=1))
+        write_rank(folder / f"rank-{rank}.json.gz", rank, ranks, device, **shape)
     return folder
+
+
+def write_rank(path: Path, rank: int, ranks: int, device: str = "NVIDIA H200", **shape: int) -> None:
+    """One rank's trace, gzip or not by its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = {
+        "schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": ranks},
+        "deviceProperties": [{"id": d, "name": device} for d in range(8)],
+    }  # fmt: skip
+    with gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else path.open("w") as file:
+        file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        for n, event in enumerate(rank_events(rank, ranks, **shape)):
+            file.write(f",\n{event}" if n else event)
+        file.write("\n]}")

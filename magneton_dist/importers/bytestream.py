@@ -9,7 +9,7 @@ from pathlib import Path
 
 from magneton_dist.errors import RecordError
 
-PIECE = 4 << 20
+PIECE = 256 << 10  # small enough to stay in a cache
 # Deflate reaches 1,032:1; real traces compress 10 to 100 times.
 BOMB_RATIO = 400
 BOMB_BYTES = 256 << 20

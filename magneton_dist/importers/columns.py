@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -33,19 +34,26 @@ MOST_TIME_US = 4e15  # since 1970: the year 2096
 NONE = -1  # of an id that an event does not give; ids are not negative
 KINDS = ("kernel", "memcpy", "memset", "collective")
 NO_ARGS = Args()
+_NAME, _THREAD = attrgetter("name"), attrgetter("pid", "tid")
 
+
+class _Numbers(dict[object, int]):
+    """Numbers what it is asked for, in the order of the first time."""
+
+    def __missing__(self, key: object) -> int:
+        self[key] = number_ = len(self)
+        return number_
 
 
 class Names:
     """Texts by number, each kept once."""
 
     def __init__(self) -> None:
-        self._ids: dict[object, int] = {}
+        self._ids = _Numbers()
 
     def ids(self, texts: Iterable[object]) -> Ints:
         """The numbers of `texts`."""
-        known = self._ids
-        return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+        return np.fromiter(map(self._ids.__getitem__, texts), np.int64)
 
     def texts(self) -> list[str]:
         """The texts in order of their numbers."""
@@ -90,10 +98,9 @@ class Rows:
         """All of them: start_ns, end_ns and `columns`."""
         names = ("start_ns", "end_ns", *self.columns)
         empty = (np.empty(0, np.int64),) * len(names)
-        whole = [np.concatenate(column) for column in zip(empty, *self.parts, strict=True)]
+        start, end, *rest = (np.concatenate(column) for column in zip(empty, *self.parts, strict=True))
         self.parts = []
-        frame = pl.DataFrame(dict(zip(names, whole, strict=True)))
-        return frame.with_columns(pl.col("start_ns", "end_ns") + base_ns)
+        return pl.DataFrame(dict(zip(names, (start + base_ns, end + base_ns, *rest), strict=True)))
 
 
 @dataclass
@@ -136,12 +143,13 @@ class Columns:
 
     def add(self, events: Iterable[Event]) -> None:
         """The events of one batch."""
-        kinds: dict[str, list[Event]] = {}
+        kinds: defaultdict[str | None, list[Event]] = defaultdict(list)
         for event in events:
-            if event.ph == "X" and event.cat is not None:
-                kinds.setdefault(event.cat, []).append(event)
+            if event.ph == "X":
+                kinds[event.cat].append(event)
         for category, found in kinds.items():
-            self._add(category.lower(), found)
+            if category is not None:
+                self._add(category.lower(), found)
 
     def _add(self, category: str, events: list[Event]) -> None:
         if category in DEVICE:
@@ -154,7 +162,7 @@ class Columns:
         elif category == "python_function":
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
-            name = self.names.ids([e.name for e in events])
+            name = self.names.ids(map(_NAME, events))
             ids, parents = _ids([a.python_id for a in args]), _ids([a.python_parent for a in args])
             self.functions.add(start, end, name, self._thread(events), ids, parents)
         elif category in MARKED:
@@ -164,7 +172,7 @@ class Columns:
         found = len(events)
         events, start, end = self._timed(events)
         self.lost_activities += found - len(events)
-        args, names = [e.args or NO_ARGS for e in events], [e.name for e in events]
+        args, names = [e.args or NO_ARGS for e in events], list(map(_NAME, events))
         name = self.names.ids(names)
         kinds, comm = np.full(len(events), KINDS.index(kind)), np.full(len(events), NONE)
         if kind == "kernel" and events:
@@ -180,7 +188,7 @@ class Columns:
         events, start, end = self._timed(events)
         if not events:
             return
-        args, names = [e.args or NO_ARGS for e in events], [e.name for e in events]
+        args, names = [e.args or NO_ARGS for e in events], list(map(_NAME, events))
         name, thread = self.names.ids(names), self._thread(events)
         annotated = self._annotation(name, names)
         comm = np.full(len(events), NONE)
@@ -213,7 +221,7 @@ class Columns:
         return events, start, start + np.rint(dur * 1000).astype(np.int64)
 
     def _thread(self, events: list[Event]) -> Ints:
-        return self.threads.ids([(e.pid, e.tid) for e in events])
+        return self.threads.ids(map(_THREAD, events))
 
     def _comm(self, args: Args) -> int:
         """Remember what `args` tell about a collective; `NONE` where that is nothing."""

@@ -112,9 +112,9 @@ class EventStream:
             comma = _ENDS.search(buffer, max(0, end - 256), end)
             if comma is None:
                 continue
-            part = buffer[: comma.start() + 1]
+            part = memoryview(buffer)[: comma.start() + 1]
             try:
-                return _events.decode(b"[" + part + b"]"), buffer[end:]
+                return _events.decode(b"".join((b"[", part, b"]"))), buffer[end:]
             except msgspec.DecodeError as error:
                 if "truncated" in str(error):
                     continue
@@ -122,7 +122,7 @@ class EventStream:
                     return self._array_end(buffer, error)
             except UnicodeDecodeError:
                 pass
-            events, left = self._one_by_one(part)
+            events, left = self._one_by_one(bytes(part))
             return events, buffer[len(part) - len(left) :] if left or self._over else buffer[end:]
         return [], buffer
 
