@@ -19,6 +19,7 @@ from magneton_dist.commands.doctor import doctor
 from magneton_dist.commands.export import export
 from magneton_dist.commands.init import init
 from magneton_dist.commands.launch import launch
+from magneton_dist.commands.replay import replay
 from magneton_dist.errors import MagnetonError
 
 NAME = "magneton-dist"
@@ -27,7 +28,7 @@ INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(name=NAME, rich_markup_mode=None, add_completion=False, context_settings=_SETTINGS)
-for command in (launch, init, doctor, calibrate, audit, compare, export):
+for command in (launch, init, doctor, calibrate, audit, compare, replay, export):
     app.command()(command)
 
 

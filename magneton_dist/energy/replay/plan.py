@@ -1,0 +1,190 @@
+"""What is worth replaying: operators of a traced step that are alike, and collectives, by the joules at stake."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from magneton_dist.energy.operators import moved_bytes, operator_classes
+from magneton_dist.energy.replay.worker import SETTINGS
+from magneton_dist.meters.profile import Profile, Watts
+from magneton_dist.records.store import RankRecord
+
+# Of a job's environment, what decides which kernels run and can do nothing else.
+ENVIRONMENT = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DISABLE_PERF_BOOST", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_CTAS",
+    "NCCL_MIN_CTAS", "NCCL_CTA_POLICY", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE",
+)  # fmt: skip
+_TENSOR = r'\{"v":\d+\}'
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a job's settings a replay takes over."""
+
+    environment: dict[str, str]
+    switches: dict[str, str]
+
+    @classmethod
+    def of(cls, knobs: pl.DataFrame) -> Settings:
+        """From a rank's `KNOBS`."""
+        known = dict(knobs.iter_rows())
+        return cls(
+            {name: known[f"env.{name}"] for name in ENVIRONMENT if f"env.{name}" in known},
+            {name: known[name] for name in SETTINGS if name in known},
+        )
+
+    @property
+    def key(self) -> str:
+        """Equal for equal settings."""
+        return json.dumps([self.environment, self.switches], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Calls that are alike, of one variant.
+
+    Attributes:
+        key: signature; equal for calls of the same operator on tensors and arguments of the same kind.
+        name: of the operator or collective.
+        kind: its class, ``collective`` for collectives.
+        question: what a worker is told to make: ``do`` and ``with``.
+        settings: under which it ran.
+        ranks: processes that do it together; 0 for an operator.
+        calls: per step, by variant.
+        seconds: of one call, as recorded.
+        watts: what its class may draw; None where no profile knows.
+    """
+
+    key: str
+    name: str
+    kind: str
+    question: dict[str, Any]
+    settings: Settings
+    ranks: int
+    calls: dict[str, float]
+    seconds: float
+    watts: Watts | None
+    on_cpu: bool
+    variants: set[str] = field(default_factory=set)
+
+    @property
+    def stake_j(self) -> float:
+        """Joules per step that may be wrong: the width of its class's watts over its time."""
+        width_w = self.watts.high - self.watts.low if self.watts else 0.0
+        return width_w * self.seconds * max(self.calls.values())
+
+    def gain_j(self, variants: int) -> float:
+        """Of them, what makes a difference: where several variants ran, what some do more often than others."""
+        most, calls = max(self.calls.values()), list(self.calls.values())
+        least = min(calls) if len(calls) == variants > 1 else 0.0
+        return self.stake_j * (most - least) / most
+
+
+def signatures(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
+    """Of each operator: its name, its arguments, and shape, stride, dtype and device of its tensors, hashed."""
+    kind = values.select(
+        "value_id",
+        kind=pl.concat_str(
+            [_joined("shape"), _joined("stride"), pl.col("dtype"), pl.col("device")], separator=";", ignore_nulls=True
+        ),
+    )
+    texts = [ops["name"], ops["arguments"].str.replace_all(_TENSOR, '{"v"}')]
+    for column in ("inputs", "outputs"):
+        kinds = (
+            ops.select("op_id", pl.col(column).alias("value_id"))
+            .explode("value_id")
+            .join(kind, on="value_id", how="left", maintain_order="left")
+            .group_by("op_id")
+            .agg(pl.col("kind").fill_null("?").str.join("|"))
+        )
+        texts.append(ops.select("op_id").join(kinds, on="op_id", how="left", maintain_order="left")["kind"])
+    whole = pl.select(pl.concat_str(texts, separator="\n", ignore_nulls=True)).to_series()
+    different = whole.unique()
+    hashes = [hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for text in different]
+    return whole.replace_strict(different, pl.Series(hashes, dtype=pl.String), return_dtype=pl.String)
+
+
+def candidates(ranks: Mapping[str, RankRecord], profile: Profile) -> list[Candidate]:
+    """What the variants' traced steps and collectives come down to, most joules at stake first.
+
+    Args:
+        ranks: one rank of each variant.
+        profile: watts by class of operator; `context_idle` where it has none.
+    """
+    found: dict[tuple[str, str], Candidate] = {}
+    for variant, record in ranks.items():
+        settings = Settings.of(record.knobs)
+        for made in [*_operators(record, settings, profile), *_collectives(record, settings, profile)]:
+            same = found.setdefault((made.key, settings.key), made)
+            same.calls[variant] = made.calls[""]
+            same.calls.pop("", None)
+            same.variants.add(variant)
+    return sorted(found.values(), key=lambda c: (-c.gain_j(len(ranks)), -c.stake_j, c.name))
+
+
+def _operators(record: RankRecord, settings: Settings, profile: Profile) -> list[Candidate]:
+    ops = record.ops.filter(pl.col("name").str.starts_with("aten."))
+    if not ops.height:
+        return []
+    steps = ops["step"].n_unique()
+    ops = ops.with_columns(
+        key=signatures(ops, record.values),
+        kind=pl.Series(operator_classes(ops, moved_bytes(ops, record.values)), dtype=pl.String),
+        seconds=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+    ).filter(pl.col("kind").is_in(list(profile.operators)) & pl.col("seconds").is_not_null())
+    alike = ops.group_by("key", maintain_order=True).agg(
+        pl.exclude("seconds", "key").first(), pl.col("seconds").min(), calls=pl.len() / steps
+    )
+    wanted = alike["inputs"].list.explode().append(alike["outputs"].list.explode()).unique()
+    rows = record.values.filter(pl.col("value_id").is_in(wanted.implode())).to_dicts()
+    described = {str(row["value_id"]): row for row in rows}
+    return [
+        Candidate(
+            key=row["key"], name=row["name"], kind=row["kind"], question=_question(row, described), settings=settings,
+            ranks=0, calls={"": row["calls"]}, seconds=row["seconds"], watts=profile.operators[row["kind"]],
+            on_cpu=all(described[str(v)]["device"] == "cpu" for v in row["inputs"] if str(v) in described),
+        )
+        for row in alike.to_dicts()
+    ]  # fmt: skip
+
+
+def _question(row: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    wanted = ("storage", "offset", "shape", "stride", "dtype", "device", "role")
+    ids = [str(v) for v in dict.fromkeys([*row["inputs"], *row["outputs"]]) if str(v) in described]
+    values = {v: {name: described[v][name] for name in wanted} for v in ids}
+    with_ = {"name": row["name"], "arguments": json.loads(row["arguments"]), "values": values, "seed": 0}
+    return {"do": "operator", "with": with_}
+
+
+def _collectives(record: RankRecord, settings: Settings, profile: Profile) -> list[Candidate]:
+    steps = max(1, record.steps.height)
+    alike = (
+        record.collectives.filter((pl.col("group_size") > 1) & (pl.col("bytes") > 0))
+        .group_by("op", "bytes", "dtype", "group_size")
+        .agg(seconds=(pl.col("end_ns") - pl.col("start_ns")).min() / 1e9, calls=pl.len() / steps)
+        .drop_nulls()
+    )
+    on_cpu = not record.values["device"].drop_nulls().str.starts_with("cuda").any()
+    return [
+        Candidate(
+            key=f"{row['op']}:{row['bytes']}:{row['dtype']}:{row['group_size']}", name=row["op"], kind="collective",
+            question={
+                "do": "collective",
+                "with": {"op": row["op"], "payload_bytes": row["bytes"], "dtype": row["dtype"]},
+            },
+            settings=settings, ranks=row["group_size"], calls={"": row["calls"]}, seconds=row["seconds"],
+            watts=profile.watts["transfer"], on_cpu=on_cpu,
+        )
+        for row in alike.to_dicts()
+    ]  # fmt: skip
+
+
+def _joined(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.List(pl.String)).list.join(",")

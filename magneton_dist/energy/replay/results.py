@@ -1,0 +1,64 @@
+"""What replay found, beside the run that it belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from magneton_dist.errors import RecordError
+from magneton_dist.records.schema import BOOL, F64, I64, STR, Column, Table
+
+FILE = "replayed.parquet"
+
+REPLAYED = Table("replayed", "calls of an operator or collective that are alike, replayed", {
+    "key": Column(STR, "", "signature of the calls: see energy.replay.plan"),
+    "name": Column(STR, "", "operator, or c10d's name of a collective"),
+    "kind": Column(STR, "", "class of operator, or collective"),
+    "calls": Column(F64, "", "per step of a rank"),
+    "seconds": Column(F64, "s", "of one call"),
+    "joules": Column(F64, "J", "of one call, gross; of a collective: all its ranks together; null when unknown"),
+    "low_j": Column(F64, "J", "lower end of its 95 % interval; modelled: at the lowest watts"),
+    "high_j": Column(F64, "J", "upper end"),
+    "net_j": Column(F64, "J", "without what the device draws when it holds a context and idles"),
+    "energy_kind": Column(STR, "", "replayed, modelled or unmeasured"),
+    "conclusive": Column(BOOL, "", "the interval got as narrow as asked for"),
+    "windows": Column(I64, "", "that count"),
+    "inputs": Column(STR, "", "random or recorded"),
+    "how": Column(STR, "", "loop, or CUDA graph"),
+    "meter": Column(STR, "", "where the watts come from"),
+    "device": Column(STR, "", "on which it was replayed"),
+    "notes": Column(STR, "", "windows that do not count, fallbacks; why it could not be replayed"),
+})
+
+
+def read_replayed(run: Path) -> pl.DataFrame:
+    """Table `REPLAYED` of the run in folder `run`, without rows where nothing was replayed.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    path = run / FILE
+    if not path.exists():
+        return REPLAYED.empty()
+    try:
+        frame = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it, and replay again") from error
+    return REPLAYED.validate(frame, str(path))
+
+
+def write_replayed(run: Path, rows: pl.DataFrame) -> None:
+    """Add `rows` to what was replayed for the run in folder `run`; a newer row replaces an older one.
+
+    Raises:
+        RecordError: the folder cannot be written to.
+    """
+    kept = read_replayed(run).join(rows, on="key", how="anti")
+    path = run / FILE
+    draft = path.with_name(f".{FILE}.tmp")
+    try:
+        pl.concat([kept, rows]).write_parquet(draft)
+        draft.replace(path)
+    except OSError as error:
+        raise RecordError(f"cannot be written: {error.strerror}", where=str(path), do="copy the record") from error

@@ -1,0 +1,113 @@
+"""Replay of a recorded step in real processes, under meters whose power is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from magneton_dist.energy.replay.protocol import Rules
+from magneton_dist.energy.replay.results import REPLAYED, read_replayed, write_replayed
+from magneton_dist.energy.replay.run import Progress, replay_runs
+from magneton_dist.errors import InputError, RecordError
+from magneton_dist.meters import Meter, ModelledMeter, NullMeter, load_profile
+from magneton_dist.records.schema import COLLECTIVES
+from magneton_dist.records.store import RunRecord
+
+PROFILE = load_profile("h200")
+QUICK = Rules(warm_up_s=0.05, discard_s=0.05, window_s=0.2, fewest=3, most=4, half_width=0.5)
+Make = Callable[..., RunRecord]
+WATTS = 40.0  # of the fixture `steady_meter`
+
+
+def collective(**changes: Any) -> dict[str, Any]:
+    known = {"call_id": 0, "group": "0", "group_size": 2, "group_rank": 0, "op": "allreduce_", "origin": "ddp",
+             "bytes": 4096, "dtype": "float32", "step": 0, "issue_ns": 0, "start_ns": 0, "end_ns": 1000}  # fmt: skip
+    return {**dict.fromkeys(COLLECTIVES.columns), **known, **changes}
+
+
+def by_name(rows: list[tuple[dict[str, Any], set[str]]]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row, _ in rows}
+
+
+def test_joules_are_the_meters_watts_over_the_time_of_a_call(make_run: Make, steady_meter: Meter) -> None:
+    run, said = make_run(), list[Progress]()
+    found = replay_runs(
+        {"a": [run]}, lambda _: steady_meter, ["cpu"], PROFILE, budget_s=600, rules=QUICK,
+        only="addmm|embedding|add_", on_progress=said.append,
+    )  # fmt: skip
+    rows = by_name(found.rows)
+    assert {"aten.addmm.default", "aten.embedding.default", "aten.add_.Tensor"} <= set(rows)
+    for row, _ in found.rows:
+        assert row["notes"].endswith("by counter"), row["notes"]
+        assert row["energy_kind"] == "replayed"
+        assert row["joules"] == pytest.approx(WATTS * row["seconds"])
+        assert row["low_j"] <= row["joules"] <= row["high_j"]
+        assert row["net_j"] == pytest.approx(0, abs=1e-6 * row["joules"])  # it idles at the same watts
+        assert row["inputs"] == "random"
+        assert row["device"] == "cpu"
+        assert row["meter"].startswith("a steady device")
+    assert [p.done for p in said] == list(range(len(found.rows)))
+    assert found.left_out == 0
+    kept = read_replayed(run.folder)
+    assert kept.schema == REPLAYED.schema
+    assert dict(kept.select("key", "joules").iter_rows()) == {row["key"]: row["joules"] for row, _ in found.rows}
+
+
+def test_without_a_meter_joules_are_modelled_or_unmeasured(make_run: Make) -> None:
+    run = make_run()
+    quick = Rules(warm_up_s=0.05, discard_s=0, window_s=0.05, fewest=3, most=3)
+    rows = []
+    for meter in (ModelledMeter(PROFILE, "cpu"), NullMeter("cpu")):
+        found = replay_runs(
+            {"a": [run]}, lambda _, m=meter: m, ["cpu"], PROFILE, budget_s=60, rules=quick, only="addmm"
+        )  # fmt: skip
+        rows += by_name(found.rows).values()
+    modelled, unmeasured = rows
+    matmul = PROFILE.operators["matmul"]
+    assert modelled["energy_kind"] == "modelled"
+    assert modelled["joules"] == pytest.approx(matmul.nominal * modelled["seconds"])
+    assert modelled["low_j"] == pytest.approx(matmul.low * modelled["seconds"])
+    assert modelled["high_j"] == pytest.approx(matmul.high * modelled["seconds"])
+    assert modelled["net_j"] is None
+    assert unmeasured["energy_kind"] == "unmeasured"
+    assert unmeasured["joules"] is None
+    assert unmeasured["seconds"] > 0
+
+
+def test_collectives_are_replayed_by_their_ranks(make_run: Make, steady_meter: Meter) -> None:
+    calls = pl.DataFrame([collective(), collective(call_id=1, op="barrier", bytes=4)], schema=COLLECTIVES.schema)
+    found = replay_runs(
+        {"a": [make_run(collectives=calls)]}, lambda _: steady_meter, ["cpu"], PROFILE, budget_s=600, rules=QUICK,
+        only="allreduce|barrier",
+    )  # fmt: skip
+    rows = by_name(found.rows)
+    assert rows["allreduce_"]["joules"] == pytest.approx(WATTS * rows["allreduce_"]["seconds"])
+    assert rows["allreduce_"]["how"] == "loop, all ranks together"
+    assert rows["barrier"]["seconds"] is None
+    assert "is not replayed" in rows["barrier"]["notes"]
+
+
+def test_a_budget_is_kept_and_one_too_small_refused(make_run: Make) -> None:
+    run, meter = make_run(), NullMeter("cpu")
+    rules = Rules(warm_up_s=0.05, discard_s=0, window_s=0.3, fewest=3, most=12, half_width=1e-9)
+    found = replay_runs({"a": [run]}, lambda _: meter, ["cpu"], PROFILE, budget_s=10, rules=rules)
+    assert 1 <= len(found.rows) < found.left_out + len(found.rows)
+    with pytest.raises(InputError, match="one replay takes 6 s"):
+        replay_runs({"a": [run]}, lambda _: meter, ["cpu"], PROFILE, budget_s=2, rules=rules)
+    with pytest.raises(InputError, match="matches nothing"):
+        replay_runs({"a": [run]}, lambda _: meter, ["cpu"], PROFILE, budget_s=9, only="conv3d")
+
+
+def test_newer_rows_replace_older_ones_and_damage_is_named(tmp_path: Path) -> None:
+    row = dict.fromkeys(REPLAYED.columns) | {"key": "k", "joules": 1.0}
+    other = row | {"key": "other", "joules": 5.0}
+    write_replayed(tmp_path, pl.DataFrame([row, other], schema=REPLAYED.schema))
+    write_replayed(tmp_path, pl.DataFrame([row | {"joules": 2.0}], schema=REPLAYED.schema))
+    assert dict(read_replayed(tmp_path).select("key", "joules").iter_rows()) == {"other": 5.0, "k": 2.0}
+    (tmp_path / "replayed.parquet").write_bytes(b"no parquet")
+    with pytest.raises(RecordError, match="replay again"):
+        read_replayed(tmp_path)
