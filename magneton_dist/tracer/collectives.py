@@ -49,6 +49,8 @@ _ROOTS = ("root_rank", "dst", "src")
 # callback. One more reference, never returned, keeps the state for the life of the thread.
 _keep_thread_state = ctypes.pythonapi.PyGILState_Ensure
 _graph_task = torch._C._current_graph_task_id
+_group_of = dist.ProcessGroup.unbox
+_work_of = dist.Work.unbox
 
 _QUIESCE_S = 0.5
 # After its callback ran, a future drops the Python function, on its own thread, with the interpreter held.
@@ -103,6 +105,7 @@ class Collectives:
         self._devices: DeviceTimes | None = None
         self._groups: dict[int, _Group] = {}  # by the id of the Python object
         self._by_name: dict[str, _Group] = {}
+        self._only: _Group | None = None  # as long as the process has had no other
         self._uses: dict[str, int] = {}
         self._call_ids = itertools.count()
         self._in_flight: dict[int, Row] = {}
@@ -151,6 +154,7 @@ class Collectives:
 
     def _know(self, group: Any, known: _Group) -> None:
         self._by_name[str(group.group_name)] = known
+        self._only = known if len(self._by_name) == 1 else None
         self._groups[id(group)] = known
         # Never held: a group ends when the job drops it. Its id may then become another's.
         weakref.finalize(group, self._groups.pop, id(group), None).atexit = False
@@ -193,8 +197,7 @@ class Collectives:
 
     def _issued(self, operator: _Operator, args: Any) -> _Call | None:
         try:
-            process_group = dist.ProcessGroup.unbox(args[operator.group_at])
-            group = self._groups.get(id(process_group)) or self._group(process_group)
+            group = self._only or self._group(_group_of(args[operator.group_at]))
             carried = payload.tensors(args[operator.payload_at])
             on_cpu = not carried or carried[0].is_cpu
             if not on_cpu and not carried[0].is_cuda:
@@ -205,13 +208,14 @@ class Collectives:
             caller = sys._getframe(1).f_back or sys._current_frames().get(self._main_thread)
             stack = self._stacks.of(caller)
             source = origin.said() or stack.origin(_graph_task() != -1)
+            size = carried[0].nbytes if len(carried) == 1 else sum([tensor.nbytes for tensor in carried])
             call_id = next(self._call_ids)
             seq = None
             if not operator.point_to_point:
                 seq = group.count = group.count + 1
             row: Row = [
                 "collective", call_id, group.name, group.size, group.rank, seq, operator.name,
-                source, sum([tensor.nbytes for tensor in carried]), self._dtypes[carried[0].dtype] if carried else None,
+                source, size, self._dtypes[carried[0].dtype] if carried else None,
                 payload.is_zero(carried) if operator.reducing and on_cpu else None,
                 None if operator.root_at is None else args[operator.root_at],
                 self._steps.step, None, None, None, stack.stack_id,
@@ -231,7 +235,10 @@ class Collectives:
             return None
 
     def _group(self, group: Any) -> _Group:
-        """Python has a new object for a group it knew, or other means than c10d's own made the group."""
+        known = self._groups.get(id(group))
+        if known is not None:
+            return known
+        # Python has a new object for a group it knew, or other means than c10d's own made the group.
         known = self._by_name.get(str(group.group_name)) or _Group(group, str(group.group_name))
         self._know(group, known)
         return known
@@ -248,7 +255,7 @@ class Collectives:
     ) -> None:
         """Arrange to hear of the end."""
         try:
-            work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
+            work = _work_of(out[-1] if isinstance(out, (tuple, list)) else out)
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
             if on_device is not None and not asynchronous:
                 self._on_device().ordered(on_device)  # it ran in the current stream

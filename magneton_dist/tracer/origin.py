@@ -29,11 +29,14 @@ class _Said(threading.local):
 
 
 _said = _Said()
+_labels = 0  # entered so far in this process: most jobs have none, and then there is nothing to look up
 
 
 @contextmanager
 def label(name: str) -> Iterator[None]:
     """Collectives issued inside (by this thread) have origin `name`. Nothing happens in the dark."""
+    global _labels
+    _labels += 1
     before = _said.name
     _said.name = name
     try:
@@ -44,7 +47,7 @@ def label(name: str) -> Iterator[None]:
 
 def said() -> str | None:
     """The label this thread is in, if any."""
-    return _said.name
+    return _said.name if _labels else None
 
 
 def classify(frames: Sequence[Frame], in_backward: bool) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from magneton_dist.tracer.stamps import Stamps
 
-SLACK_NS = 20_000
+SLACK_NS = 200_000
 
 
 def schedstat_delay_ns() -> int:
@@ -29,7 +29,7 @@ def test_a_busy_thread_uses_cpu_and_a_sleeping_one_does_not(rows):
     assert 29_000_000 < cpu2 - cpu1 <= t2 - t1
 
 
-def test_the_delay_is_the_schedulers_and_at_most_20_us_behind(rows):
+def test_the_delay_is_the_schedulers_and_at_most_200_us_behind(rows):
     stamps = Stamps(rows)
     for _ in range(300):
         before = schedstat_delay_ns()
