@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ class Ledger:
         missing = [
             *facts.missing,
             *absent(facts, world_size),
+            *failures({numbers[place]: self._exit_code(facts, place, said.pid) for place, said in facts.ranks.items()}),
             *self._reported(numbers),
             *self._sent(facts, numbers),
         ]
@@ -201,6 +203,25 @@ def number_ranks(announced: Mapping[Place, Announcement]) -> dict[Place, int]:
     if len(set(claimed.values())) == len(claimed):
         return claimed
     return {place: number for number, place in enumerate(sorted(announced))}
+
+
+_SIGNALS = {known.value: known.name for known in signal.Signals}
+
+
+def failures(exit_codes: Mapping[int, int | None]) -> list[str]:
+    """What became of each rank that failed, in words; `exit_codes` by rank, negative: the signal.
+
+    Once a rank has failed, torchrun ends the others by SIGTERM: they are named only if nothing else failed.
+    """
+    failed = {rank: code for rank, code in sorted(exit_codes.items()) if code}
+    first = {rank: code for rank, code in failed.items() if code != -signal.SIGTERM}
+    return [f"rank {rank}: {_ending(code)}" for rank, code in (first or failed).items()]
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code > 0:
+        return f"it ended with exit code {exit_code}"
+    return f"it was killed by {_SIGNALS.get(-exit_code, f'signal {-exit_code}')}"
 
 
 def absent(facts: Facts, world_size: int) -> list[str]:

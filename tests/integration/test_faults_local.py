@@ -97,7 +97,9 @@ def test_an_audit_whose_every_run_loses_a_part(driver: Any) -> None:
             assert_kept(outcome, killed_ns[name])
 
     assert outcomes["rank"]["exit_code"] == 1
-    assert -9 in [rank["exit_code"] for rank in outcomes["rank"]["manifest"]["ranks"]]
+    codes = {rank["rank"]: rank["exit_code"] for rank in outcomes["rank"]["manifest"]["ranks"]}
+    dead = next(rank for rank, code in codes.items() if code == -signal.SIGKILL)
+    assert [f"rank {dead}: it was killed by SIGKILL"] == [w for w in outcomes["rank"]["missing"] if "killed by" in w]
     for name in ("torchrun", "supervisor", "front"):
         assert outcomes[name]["exit_code"] == 128 + signal.SIGKILL
     agent = outcomes["NodeAgent"]

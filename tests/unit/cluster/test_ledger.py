@@ -7,7 +7,7 @@ import pytest
 
 from magneton_dist.cluster.analysis import Announcement, Collected
 from magneton_dist.cluster.events import Place, Slot
-from magneton_dist.cluster.ledger import Assignment, Ledger, absent, number_ranks
+from magneton_dist.cluster.ledger import Assignment, Ledger, absent, failures, number_ranks
 from magneton_dist.cluster.rank_actor import Conditions
 from magneton_dist.cluster.spool import Sums
 from magneton_dist.cluster.states import Facts, Shape
@@ -121,3 +121,11 @@ def test_only_measured_devices_can_be_shared(ledger: Ledger) -> None:
     assert ledger.physical(Slot(1, 0)) == "1/GPU-0"
     assert ledger.physical(Slot(1, 1)) is None
     assert ledger.physical(Slot(0, 0)) is None
+
+
+def test_failed_ranks_are_named_with_what_became_of_them_and_without_those_that_torchrun_ended() -> None:
+    assert failures({0: -15, 1: -9, 2: 0, 3: None}) == ["rank 1: it was killed by SIGKILL"]
+    assert failures({0: 3, 1: -15}) == ["rank 0: it ended with exit code 3"]
+    assert failures({0: -15, 1: -15}) == ["rank 0: it was killed by SIGTERM", "rank 1: it was killed by SIGTERM"]
+    assert failures({0: -40}) == ["rank 0: it was killed by signal 40"]
+    assert failures({0: 0, 1: None}) == []
