@@ -20,6 +20,7 @@ from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.diagnosis.explain import remembered
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
@@ -261,7 +262,7 @@ def conclude_runs(
             bands.append(_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
-    result = msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs)))
+    result = remembered(msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs))), folder)
     return Outcome(result, folder, bands)
 
 

@@ -16,6 +16,7 @@ from magneton_dist.commands.audit import audit
 from magneton_dist.commands.calibrate import calibrate
 from magneton_dist.commands.compare import compare
 from magneton_dist.commands.doctor import doctor
+from magneton_dist.commands.explain import explain
 from magneton_dist.commands.export import export
 from magneton_dist.commands.init import init
 from magneton_dist.commands.launch import launch
@@ -28,7 +29,7 @@ INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(name=NAME, rich_markup_mode=None, add_completion=False, context_settings=_SETTINGS)
-for command in (launch, init, doctor, calibrate, audit, compare, replay, export):
+for command in (launch, init, doctor, calibrate, audit, compare, explain, replay, export):
     app.command()(command)
 
 

@@ -63,10 +63,15 @@ def launch(
 
     from magneton_dist import audits
     from magneton_dist.commands.present import present
+    from magneton_dist.explanations import explain_costliest
     from magneton_dist.reports.progress import ProgressView
 
-    with ProgressView(Console(stderr=True, highlight=False, quiet=quiet)) as show:
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    with ProgressView(console) as show:
         outcome = audits.launch(loaded, address=address, on_progress=show)
+    if not outcome.interrupted:
+        with console.status("Looking for causes") as status:
+            outcome = explain_costliest(outcome, loaded.diagnose.budget, status.update)
     present(outcome, as_json=as_json, quiet=quiet)
     if outcome.interrupted:
         return 128 + signal.Signals[outcome.interrupted]

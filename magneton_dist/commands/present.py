@@ -25,7 +25,7 @@ def present(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
 
     for variant, text in outcome.output.items():
         sys.stderr.write(f"--- {variant} failed; the end of its output:\n{text.rstrip()}\n---\n")
-    _write(outcome)
+    write(outcome)
     if as_json:
         sys.stdout.write((outcome.folder / RESULT).read_text(encoding="utf-8"))
         return
@@ -58,7 +58,8 @@ def show(outcome: Outcome, *, as_json: bool, page: Path | None) -> None:
         console.print(f"Wrote {_near(page)}", markup=False, soft_wrap=True)
 
 
-def _write(outcome: Outcome) -> None:
+def write(outcome: Outcome) -> None:
+    """Write `audit.json` and `report.html` into the record."""
     from magneton_dist.reports.audit_json import write_audit_json
     from magneton_dist.reports.html import write_html
 

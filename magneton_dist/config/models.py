@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 def _folder(value: object) -> object:
     """Texts are paths even where other types are taken strictly."""
     return Path(value) if isinstance(value, str) and value else value
+
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?) ?([smh]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Model(BaseModel):
@@ -86,6 +91,25 @@ class Compare(Model):
     values: float = Field(default=0.01, gt=0)
 
 
+def seconds_of(text: str) -> float | None:
+    """A time such as 90s, 2m, 1.5h, or plain seconds; None when `text` is none."""
+    found = _TIME.fullmatch(text.strip())
+    return float(found[1]) * _SECONDS[found[2]] if found else None
+
+
+def _time(value: object) -> object:
+    seconds = seconds_of(value) if isinstance(value, str) else value
+    if seconds is None:
+        raise ValueError("is no time: say 90s or 2m")
+    return seconds
+
+
+class Diagnose(Model):
+    """How long `launch` may look for the causes of the costliest findings; 0: not at all."""
+
+    budget: Annotated[float, BeforeValidator(_time), Field(ge=0)] = 120.0  # s; 90s, 2m
+
+
 class AuditConfig(Model):
     """A whole configuration file, variants already resolved to complete jobs."""
 
@@ -97,4 +121,5 @@ class AuditConfig(Model):
     capture: Capture = Capture()
     energy: Energy = Energy()
     compare: Compare = Compare()
+    diagnose: Diagnose = Diagnose()
     runs: Annotated[Path, BeforeValidator(_folder)] = Path("runs")  # absolute after loading

@@ -193,6 +193,7 @@ class RegionResult(msgspec.Struct, frozen=True):
     rank_median_j: float | None = None  # of the difference, per rank and step
     rank_mad_j: float | None = None
     outlier_ranks: list[int] = []
+    operators: dict[str, OperatorsAt] = {}  # by variant: one place
 
 
 class Counterfactual(msgspec.Struct, frozen=True):

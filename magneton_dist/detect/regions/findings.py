@@ -8,6 +8,7 @@ import numpy as np
 
 from magneton_dist.detect.regions.lines import Line
 from magneton_dist.detect.regions.names import GroupSide
+from magneton_dist.detect.regions.results import operators_at
 from magneton_dist.detect.regions.statistics import spread_over
 from magneton_dist.detect.regions.table import Quantity, RegionTable
 from magneton_dist.energy.statistics import mean_interval
@@ -18,7 +19,6 @@ Evidence = dict[str, float | int | str | Sequence[int | str]]
 
 MOST_NAMES = 8  # operators that a sentence names
 MOST_FRAMES = 6
-MOST_OPERATORS = 64  # of a region that a finding points to
 _VERB: dict[Quantity, str] = {
     "joules": "burns {}x the joules of",
     "seconds": "takes {}x the time of",
@@ -85,18 +85,8 @@ def _stack(side: GroupSide) -> list[str]:
 
 def _operators(table: RegionTable, line: Line) -> dict[str, OperatorsAt]:
     """Where the record has the operators of both sides: of each phase, the region that differs most."""
-    found: dict[str, OperatorsAt] = {}
-    regions = list({tuple(table.sides(g)[0].phases): g for g in reversed(line.groups)}.values())
-    for side, runs in enumerate((table.a, table.b)):
-        shown = [table.sides(group)[side] for group in regions]
-        record = shown[0].record
-        if record.origin is None:
-            return {}
-        ids = record.ops["op_id"].to_list()
-        of_record = [s.ops[:MOST_OPERATORS] for s in shown if s.record is record]
-        ops = sorted({ids[op] for ops in of_record for op in ops})
-        found[runs.name] = OperatorsAt(*record.origin, record.step.step, ops)
-    return found
+    of_phases = {tuple(table.sides(group)[0].phases): group for group in reversed(line.groups)}
+    return operators_at(table, list(of_phases.values()))
 
 
 def _over_run(table: RegionTable, line: Line, hungry_side: int, quantity: Quantity) -> Interval:

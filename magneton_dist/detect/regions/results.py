@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,13 +14,14 @@ from magneton_dist.detect.regions.statistics import spread_over
 from magneton_dist.detect.regions.sums import SideSums
 from magneton_dist.detect.regions.table import Quantity, RegionTable
 from magneton_dist.energy.statistics import Ratio, mean_interval
-from magneton_dist.records.audit import Interval, RegionOperator, RegionResult, RegionSide
+from magneton_dist.records.audit import Interval, OperatorsAt, RegionOperator, RegionResult, RegionSide
 
 MOST_RESULTS = 200
 MOST_OPERATORS = 24  # of one side that are shown
 DETAILED = 60  # results that show so many; the further ones show `FEW`
 FEW = 6
 MOST_FRAMES = 6
+MOST_LOCATED = 64  # operators of a region that a result points to
 
 
 def results_of(table: RegionTable, lines: list[Line]) -> list[RegionResult]:
@@ -69,7 +71,24 @@ def _result(table: RegionTable, group: int, line: Line | None, most: int) -> Reg
         rank_median_j=spread.median if joules else None,
         rank_mad_j=spread.mad if joules else None,
         outlier_ranks=spread.outliers[:32],
+        operators=operators_at(table, [group]),
     )
+
+
+def operators_at(table: RegionTable, groups: Sequence[int]) -> dict[str, OperatorsAt]:
+    """By variant: where the record has the operators of one region of each of these groups; nothing outside of audits.
+
+    All are of the record that shows the first group.
+    """
+    found = {}
+    for side, runs in enumerate((table.a, table.b)):
+        shown = [table.sides(group)[side] for group in groups]
+        record = shown[0].record
+        if record.origin is None:
+            return {}
+        ops = sorted({op for s in shown if s.record is record for op in s.ops[:MOST_LOCATED]})
+        found[runs.name] = OperatorsAt(*record.origin, record.step.step, record.ops["op_id"][ops].to_list())
+    return found
 
 
 def _judgement(table: RegionTable, group: int, line: Line | None) -> str:

@@ -74,7 +74,7 @@ def test_null_takes_away_from_a_variant(read):
         ("a[x]=3", "--set: 'a[x]' is no key (such as variants.join.args[1])"),
         ("[0]=3", "--set: '[0]' is no key (such as variants.join.args[1])"),
         ("repaets=3", "--set: repaets: unknown key (did you mean 'repeats'? allowed: name, variants, baseline, repeats, "
-         "warmup_runs, capture, energy, compare, runs, job)"),
+         "warmup_runs, capture, energy, compare, diagnose, runs, job)"),
         ("repeats=x", "--set: repeats: must be a valid integer, not 'x'"),
         ("job.env={", "--set: job.env: not YAML: expected the node content, but found '<stream end>' "
          "(put a text with { } in quotes)"),

@@ -15,7 +15,7 @@ JOB = "job: {script: train.py}\n"
     [
         # keys
         ("repeat: 3\n" + JOB, "a.yaml:1: repeat: unknown key (did you mean 'repeats'? allowed: name, variants, "
-         "baseline, repeats, warmup_runs, capture, energy, compare, runs, job)"),
+         "baseline, repeats, warmup_runs, capture, energy, compare, diagnose, runs, job)"),
         ("job:\n  script: train.py\n  torchrunn: {}\n", "a.yaml:3: job.torchrunn: unknown key (did you mean "
          "'torchrun'? allowed: torchrun, script, module, command, args, env, cwd, python, seed, stop_after_steps, "
          "timeout_s)"),

@@ -1,0 +1,145 @@
+"""The cause of a finding of an audit, and where causes are kept: beside the record, for `audit` to have them again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
+from magneton_dist.diagnosis.operators import Diagnosis, Investigation, Recorded
+from magneton_dist.errors import RecordError
+from magneton_dist.records.audit import Audit, Finding, OperatorsAt, Place, RegionResult
+from magneton_dist.records.store import RankRecord, RunRecord, rank_folder
+from magneton_dist.reports.audit_json import write_atomically
+
+DIAGNOSES = "diagnoses.json"
+OF_OPERATORS = ("region", "trade-off")
+LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
+Say = Callable[[str], None]
+Runs = Mapping[str, Mapping[int, RunRecord]]
+
+
+def explained(finding: Finding, runs: Runs, laboratory: Laboratory, say: Say = lambda _: None) -> Finding:
+    """`finding` with its cause, as far as one was found, and what was tried.
+
+    Args:
+        finding: of an audit.
+        runs: records of the audit, by variant and number of the repeat.
+        laboratory: where fresh processes come from; when its time is over, what was found until then counts.
+        say: is told what happens.
+
+    Raises:
+        RecordError: what the finding points to is not in the record.
+    """
+    if finding.kind not in OF_OPERATORS:
+        return told(finding, Diagnosis(lines=[f"findings of kind {finding.kind} have no cause that can be flipped"]))
+    cheap = next((name for name in finding.where.operators if name != finding.variant), None)
+    return told(finding, _investigated(finding.where, cheap, runs, laboratory, say))
+
+
+def explained_region(
+    region: RegionResult, audit: Audit, runs: Runs, laboratory: Laboratory, say: Say = lambda _: None
+) -> Finding:
+    """A finding of kind `knob` on a region that no finding is about: proved, or its `cause` is None.
+
+    What differs is measured in fresh processes, not in the runs, so it does not depend on their noise.
+
+    Raises:
+        RecordError: what the region points to is not in the record.
+    """
+    stack = [region.line] if region.line else []
+    place = Place(what=", ".join(region.phases), stack=stack, operators=region.operators)
+    found = _investigated(place, None, runs, laboratory, say)
+    times = found.cause.seconds if found.cause is not None else {}
+    hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
+    more_s = times[hungry] - times[cheap] if times else 0.0
+    if found.cause is not None and (not times or times[hungry] < LEAST_RATIO * times[cheap]):
+        found.lines.append("no finding: the call takes as long in either variant's world")
+        found.cause, found.proof, found.fix = None, "none", ""
+    ratio = f"{times[hungry] / times[cheap]:.1f}x the time of {cheap}" if times else "the same time"
+    ranks = audit.variants[hungry].ranks
+    steps = sum(rank.steps for rank in ranks)
+    return told(
+        Finding(
+            kind="knob", title=f"{region.title}: {hungry} takes {ratio} for one call, made again in fresh processes",
+            variant=hungry, joules=None, energy_kind="unmeasured", share=None,
+            seconds=more_s * region.places * steps, ranks=[rank.rank for rank in ranks], where=place,
+            evidence={"places": region.places, "seconds_more_of_one_call": more_s, "steps_of_all_ranks": steps}, fix="",
+        ),
+        found,
+    )  # fmt: skip
+
+
+def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Laboratory, say: Say) -> Diagnosis:
+    if len(where.operators) != 2:
+        return Diagnosis(lines=["its operators are not in the record"])
+    from magneton_dist.tracer.knobs import ENVIRONMENT
+
+    one, other = (recorded(name, at, runs) for name, at in where.operators.items())
+    line = where.stack[0].rpartition(" ")[0] if where.stack else ""
+    investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say)
+    try:
+        return investigation.run()
+    except OutOfTimeError as error:
+        investigation.found.lines.append(str(error))
+        return investigation.found
+
+
+def recorded(name: str, at: OperatorsAt, runs: Runs) -> Recorded:
+    """One side of a finding, out of its record."""
+    run = runs.get(name, {}).get(at.repeat)
+    if run is None:
+        raise RecordError("is not in the record", where=f"{name} repeat {at.repeat}", do="run the audit again")
+    record = RankRecord(rank_folder(run.folder, at.rank))
+    step = StepRecord.of(record, at.step, origin=(at.repeat, at.rank))
+    wanted = pl.DataFrame({"op_id": at.op_ids}, schema={"op_id": pl.Int64})
+    places = step.ops.select("op_id").with_row_index("place").join(wanted, on="op_id", how="semi")["place"].to_list()
+    return Recorded(name, dict(record.table("knobs").iter_rows()), step, places)
+
+
+def told(finding: Finding, diagnosis: Diagnosis) -> Finding:
+    """`finding` with this diagnosis."""
+    return msgspec.structs.replace(
+        finding, cause=diagnosis.cause, proof=diagnosis.proof, fix=diagnosis.fix or finding.fix,
+        diagnosis=diagnosis.lines,
+    )  # fmt: skip
+
+
+def keep(audit: Audit, folder: Path) -> None:
+    """Keep the diagnoses of `audit`, and the findings that came of some, beside its record."""
+    kept = [finding for finding in audit.findings if finding.diagnosis]
+    write_atomically(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+
+
+def remembered(audit: Audit, folder: Path) -> Audit:
+    """`audit` with the diagnoses that were kept in `folder`.
+
+    Raises:
+        RecordError: they are damaged.
+    """
+    path = folder / DIAGNOSES
+    if not path.is_file():
+        return audit
+    try:
+        kept = {_key(finding): finding for finding in msgspec.json.decode(path.read_bytes(), type=list[Finding])}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it and run explain again") from error
+    findings = []
+    for finding in audit.findings:
+        known = kept.pop(_key(finding), None)
+        if known is not None:
+            finding = told(finding, Diagnosis(known.proof, known.cause, known.fix, known.diagnosis))
+        findings.append(finding)
+    findings += [finding for finding in kept.values() if finding.kind == "knob"]
+    return msgspec.structs.replace(audit, findings=findings)
+
+
+def _key(finding: Finding) -> str:
+    """What stays the same when a record is analysed again."""
+    where = sorted((name, at.repeat, at.rank, at.step, at.op_ids) for name, at in finding.where.operators.items())
+    return f"{finding.kind} {finding.variant} {finding.ranks} {where}"

@@ -1,0 +1,255 @@
+"""The cause of a difference between two variants' operators: which setting, variable or argument makes it, proved.
+
+Operators that both variants call are made again in fresh processes, with every difference between the variants
+flipped on its own: first it counts which kernels run, then how long they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Literal
+
+from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.diagnosis.calls import SDPA, Call, comparable
+from magneton_dist.diagnosis.factors import Factor, argument_factors, environment_of, setting_factors
+from magneton_dist.diagnosis.fixes import fix_text, statement
+from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.prove import Proof, Verdict, prove
+from magneton_dist.diagnosis.trial import Side, Signature, Timing, Trial, together
+from magneton_dist.records.audit import Cause
+
+MOST_PAIRS = 4  # operator calls that are made again
+MOST_TIMED = 2
+BY_PRIMITIVES = ("kernels", "primitives", "operators")
+BY_OPERATORS = ("kernels", "operators", "primitives")
+MOST_SHOWN = 4  # kernels that a line names
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One variant's side of a finding.
+
+    Attributes:
+        name: of the variant.
+        settings: of the rank that is shown.
+        record, ops: the traced step, and the operators of the region by their place in it.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    record: StepRecord
+    ops: Sequence[int]
+
+
+@dataclass
+class Diagnosis:
+    """What came of looking for a cause.
+
+    Attributes:
+        proof: none, consistent or proved.
+        cause: None when there is none.
+        fix: what to type; empty without a cause.
+        lines: what was tried, and what came of it, in words.
+    """
+
+    proof: Literal["none", "consistent", "proved"] = "none"
+    cause: Cause | None = None
+    fix: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same call in both variants. `seconds`: by how much its two recorded times differ."""
+
+    a: Call
+    b: Call
+    seconds: float
+
+
+class Investigation:
+    """Looks for what makes the operators of two variants differ.
+
+    Args:
+        sides: of the finding, in either order.
+        cheap: name of the variant that needs less; None: the one whose call takes less time in a fresh process.
+        laboratory: where fresh processes come from.
+        base: environment that both variants started from.
+        prefixes: of the environment variables that a record holds.
+        where: line of source, for the fix.
+        say: is told what happens.
+    """
+
+    def __init__(
+        self, sides: tuple[Recorded, Recorded], cheap: str | None, laboratory: Laboratory, base: Mapping[str, str],
+        prefixes: tuple[str, ...], where: str = "", say: Say = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._sides = sides
+        self._names = (sides[0].name, sides[1].name)
+        self._cheap = cheap
+        self._laboratory = laboratory
+        self._base, self._prefixes = base, prefixes
+        self._where = where
+        self._say = say
+        self.found = Diagnosis()
+
+    def run(self) -> Diagnosis:
+        """Look; what was found so far is in `found` when time is over.
+
+        Raises:
+            OutOfTimeError: the laboratory's time is over.
+        """
+        settings, fixed = setting_factors(self._sides[0].settings, self._sides[1].settings)
+        if fixed:
+            self._tell(f"differ, but cannot be flipped in an operator: {_listed(fixed)}")
+        pairs = list(candidates(*self._sides))
+        if not pairs:
+            one, other = map(_operators_of, self._sides)
+            self._tell(
+                "counterfactual: no operator that both variants call could be made again; what chose between "
+                f"{one} and {other} lies above the operators, in Python"
+            )
+            return self.found
+        grouped = together(self._trial(pairs[0], settings), settings)
+        trials = [(self._trial(pair, grouped), pair.a.operator) for pair in pairs[:MOST_PAIRS]]
+        if not any(self._by_signature(*each) for each in trials) and not any(
+            self._by_time(*each) for each in trials[:MOST_TIMED] if each[0].factors
+        ):
+            self._tell("no cause: nothing that differs between the variants was shown to make a difference")
+        return self.found
+
+    def _tell(self, line: str) -> None:
+        self.found.lines.append(line)
+
+    def _trial(self, pair: Pair, settings: Sequence[Factor]) -> Trial:
+        mine, theirs = (side.settings for side in self._sides)
+        environment = environment_of(self._base, mine, self._prefixes)
+        factors = [*settings, *argument_factors(pair.a, pair.b)]
+        return Trial(self._laboratory, Side(mine, pair.a), Side(theirs, pair.b), factors, environment)
+
+    def _by_signature(self, trial: Trial, operator: str) -> bool:
+        """Is it clear, by the kernels that this call runs, what makes the difference?"""
+        self._say(f"making {operator} again")
+        nothing, everything = frozenset[int](), frozenset(range(len(trial.factors)))
+        one, other = trial.signature(nothing), trial.signature(everything)
+        if one.error or other.error:
+            self._tell(f"counterfactual: {operator} could not be made again: {one.error or other.error}")
+            return False
+        if one != trial.signature(nothing) or other != trial.signature(everything):
+            self._tell(f"counterfactual: the kernels of {operator} differ from process to process")
+            return False
+        if one == other:
+            self._tell(f"counterfactual: {operator} runs the same kernels in both variants' worlds")
+            return False
+        mine, theirs = _apart(one, other, BY_OPERATORS if operator == SDPA else BY_PRIMITIVES)
+        self._tell(f"counterfactual: {operator} runs {mine} as in {self._names[0]}, {theirs} as in {self._names[1]}")
+        self._say(f"flipping {len(trial.factors)} differences of {operator}")
+        proof = prove(len(trial.factors), trial.signature)
+        self._conclude(proof, trial, [trial.seconds(nothing), trial.seconds(everything)])
+        return True
+
+    def _by_time(self, trial: Trial, operator: str) -> bool:
+        """Is it clear, by the time that this call takes, what makes the difference?"""
+        self._say(f"timing {operator}")
+        timing = Timing(trial)
+        if not timing.apart or timing.seconds is None:
+            self._tell(f"counterfactual: the times of {operator} cannot be told apart in fresh processes")
+            return False
+        mine, theirs = map(_time, timing.seconds)
+        self._tell(
+            f"counterfactual: {operator} takes {mine} as in {self._names[0]}, {theirs} as in {self._names[1]}, with "
+            "the same kernels"
+        )
+        self._say(f"flipping {len(trial.factors)} differences of {operator}")
+        self._conclude(prove(len(trial.factors), timing.behaves), trial, timing.seconds)
+        return True
+
+    def _conclude(self, proof: Proof, trial: Trial, times: Sequence[float | None]) -> None:
+        chosen = [trial.factors[number] for number in proof.factors]
+        proved = proof.verdict is Verdict.PROVED
+        self.found.proof = "proved" if proved else "consistent"
+        names = [factor.name for factor in chosen]
+        values = [", ".join(factor.values[side] for factor in chosen) for side in (0, 1)]
+        statements = ["; ".join(statement(factor, side) for factor in chosen) for side in (0, 1)]
+        self.found.cause = Cause(
+            layer=" and ".join(dict.fromkeys(factor.kind for factor in chosen)),
+            name=(" and " if proved else " or ").join(names),
+            values=dict(zip(self._names, values, strict=True)),
+            statements=dict(zip(self._names, statements, strict=True)),
+            agreed=["snapshot", "counterfactual"],
+            seconds={name: s for name, s in zip(self._names, times, strict=True) if s is not None},
+        )
+        for factor in chosen:
+            if factor.with_it:
+                self._tell(f"{factor.name} sets with it: {_listed([name for name, _, _ in factor.with_it])}")
+        self._tell(self._in_words(proof, trial, names))
+        a, b = (seconds or 0.0 for seconds in times)
+        cheap_side = self._names.index(self._cheap) if self._cheap else int(b < a)
+        self.found.fix = fix_text(chosen if proved else chosen[:1], cheap_side, self._names, self._where)
+        if trial.refused:
+            self._tell(f"settings that this torch does not take: {_listed(sorted(trial.refused))}")
+
+    def _in_words(self, proof: Proof, trial: Trial, names: list[str]) -> str:
+        a, b = self._names
+        if proof.verdict is not Verdict.PROVED:
+            return f"consistent, not proved: any of {_listed(names)} is enough, none of them alone is needed"
+        cleared = [factor.name for number, factor in enumerate(trial.factors) if number not in proof.factors]
+        how = "alone makes" if len(names) == 1 else "together make"
+        text = f"proved: {' and '.join(names)} {how} {a} behave as {b}, and {b} without it does not"
+        return text + (f"; not the cause: {_listed(cleared)}" if cleared else "")
+
+
+def candidates(a: Recorded, b: Recorded) -> Iterator[Pair]:
+    """Calls that both sides make, those first whose choice of operator differs, then by how their times differ."""
+    names_a, names_b = ([side.record.ops["name"][op] for op in side.ops] for side in (a, b))
+    for mine, theirs in ((a, names_b), (b, names_a)):
+        for op in mine.ops:
+            if mine.record.ops["name"][op] not in theirs:
+                chosen = Call.of(mine.record, op).chosen_by()
+                if chosen is not None:
+                    yield Pair(chosen, chosen, 0.0)
+                    break
+    pairs: dict[tuple[str, ...], Pair] = {}
+    blocks = SequenceMatcher(None, names_a, names_b, autojunk=False).get_matching_blocks()
+    for i, j in ((block.a + k, block.b + k) for block in blocks for k in range(block.size)):
+        calls = Call.of(a.record, a.ops[i]), Call.of(b.record, b.ops[j])
+        if not calls[0].operator.startswith("aten.") or not comparable(*calls):
+            continue
+        seconds = abs(_seconds(a, i) - _seconds(b, j))
+        key = tuple(map(repr, calls))
+        if key not in pairs or pairs[key].seconds < seconds:
+            pairs[key] = Pair(*calls, seconds)
+    yield from sorted(pairs.values(), key=lambda pair: -pair.seconds)
+
+
+def _seconds(side: Recorded, position: int) -> float:
+    start, end = (side.record.ops[name][side.ops[position]] for name in ("start_ns", "end_ns"))
+    return 0.0 if start is None or end is None else (end - start) / 1e9
+
+
+def _apart(a: Signature, b: Signature, layers: Sequence[str]) -> tuple[str, str]:
+    """What only one of two signatures has, in the first of the layers where they differ."""
+    for layer in layers:
+        one, other = getattr(a, layer), getattr(b, layer)
+        if one != other:
+            mine = [name for name in dict.fromkeys(one) if name not in other]
+            theirs = [name for name in dict.fromkeys(other) if name not in one]
+            if mine or theirs:
+                return _listed(mine) or "nothing of that kind", _listed(theirs) or "nothing of that kind"
+    return "its kernels in one order or number", "in another"
+
+
+def _operators_of(side: Recorded) -> str:
+    return _listed(list(dict.fromkeys(side.record.ops["name"][op] for op in side.ops))) or "nothing"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(names[:MOST_SHOWN]) + more
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,118 @@
+"""One operator call, built again from its description in a record, with seeded random values.
+
+Runs in fresh processes only: standard library and torch. Operators of ATen alone are called, by the names that
+`torch.ops` gives them; arguments are JSON as `magneton_dist.tracer.arguments` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+
+_REFUSED = ("from_file", "_print", "save")  # files, and whatever else is no computation
+# Calls of torch's that choose among operators: what is recorded is what they chose.
+CHOOSERS: dict[str, Callable[..., Any]] = {
+    "torch.nn.functional.scaled_dot_product_attention": torch.nn.functional.scaled_dot_product_attention
+}
+LONGEST_S, MOST_CALLS, FEWEST_CALLS = 0.25, 200, 5
+
+
+class NotReplayableError(Exception):
+    """This call cannot be built again, and why."""
+
+
+class Replica:
+    """A call that can be made again and again.
+
+    Args:
+        call: operator, arguments and tensors as `magneton_dist.diagnosis.calls.Call` describes them.
+    """
+
+    def __init__(self, call: Mapping[str, Any]) -> None:
+        self._operator = _operator(call["operator"])
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._described = {int(key): tensor for key, tensor in call["tensors"].items()}
+        self._positional: list[Any] = []
+        self._named: dict[str, Any] = {}
+        for argument in call["arguments"]:
+            if isinstance(argument, dict) and "name" in argument:
+                self._named[argument["name"]] = self._built(argument["value"])
+            else:
+                self._positional.append(self._built(argument))
+
+    @property
+    def gpu(self) -> bool:
+        """Some tensor is on a GPU."""
+        return any(tensor.is_cuda for tensor in self._tensors.values())
+
+    def __call__(self) -> Any:
+        """Make the call, as autograd makes it: gradients are wanted, but nothing is recorded."""
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._operator(*self._positional, **self._named)
+
+    def seconds(self) -> list[float]:
+        """How long each of a number of calls took; on a GPU until it was done."""
+        self()
+        found: list[float] = []
+        end = perf_counter() + LONGEST_S
+        while len(found) < FEWEST_CALLS or (len(found) < MOST_CALLS and perf_counter() < end):
+            start = perf_counter()
+            self()
+            if self.gpu:
+                torch.cuda.synchronize()
+            found.append(perf_counter() - start)
+        return found
+
+    def _built(self, argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [self._built(item) for item in argument]
+        if not isinstance(argument, dict):
+            return argument
+        (kind, value), *_ = argument.items()
+        if kind == "v":
+            if value not in self._tensors:
+                self._tensors[value] = _tensor(self._described[value], seed=len(self._tensors))
+            return self._tensors[value]
+        if kind in ("dtype", "layout", "memory_format"):
+            return getattr(torch, value)
+        if kind == "device":
+            return torch.device(value)
+        if kind == "float":
+            return float(value)
+        if kind == "complex":
+            return complex(*value)
+        raise NotReplayableError(f"an argument of kind {kind} is not kept in the record")
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    if name in CHOOSERS:
+        return CHOOSERS[name]
+    space, _, rest = name.partition(".")
+    packet, _, overload = rest.partition(".")
+    if space != "aten" or packet.startswith(_REFUSED):
+        raise NotReplayableError(f"{name} is no computation of ATen")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise NotReplayableError(f"torch {torch.__version__} has no {name}")
+    return found
+
+
+def _tensor(described: Mapping[str, Any], seed: int) -> torch.Tensor:
+    """A tensor of this shape, stride, offset, dtype and device."""
+    shape, stride = described["shape"], described["stride"]
+    dtype: torch.dtype = getattr(torch, described["dtype"])
+    offset = described["offset"]
+    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if math.prod(shape) else -1
+    generator = torch.Generator().manual_seed(seed)
+    elements = offset + last + 1
+    if dtype.is_floating_point or dtype.is_complex:
+        drawn_as = dtype if dtype.itemsize > 1 else torch.float32
+        storage = torch.randn(elements, dtype=drawn_as, generator=generator).to(dtype)
+    else:  # 0 and 1 are indices into almost anything
+        storage = torch.randint(0, 2, (elements,), generator=generator).to(dtype)
+    made = storage.to(described["device"]).as_strided(shape, stride, offset)
+    return made.requires_grad_() if described["parameter"] and made.is_floating_point() else made

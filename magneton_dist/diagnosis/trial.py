@@ -1,0 +1,168 @@
+"""One operator call in the worlds between two variants: which kernels it runs, and how long it takes.
+
+World A is variant A's settings, environment and arguments; flipping a factor gives it the value of variant B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from magneton_dist.diagnosis.calls import Call
+from magneton_dist.diagnosis.factors import SETTING, Factor
+from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.prove import Flipped
+from magneton_dist.diagnosis.snapshot import UNSET
+
+ROUNDS = 5  # fresh processes in which either variant is timed, in turn
+FLIPPED_ROUNDS = 3
+LEAST_RATIO = 1.1  # of times; as of regions
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Kernels of a call; `error` says why there are none."""
+
+    operators: tuple[str, ...] = ()
+    primitives: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One variant's call: its recorded settings and the operator call."""
+
+    settings: Mapping[str, str]
+    call: Call
+
+
+class Trial:
+    """Asks a laboratory how one call behaves.
+
+    Args:
+        laboratory: where fresh processes come from.
+        a, b: the call in either variant.
+        factors: what differs.
+        environment: of variant A.
+    """
+
+    def __init__(
+        self, laboratory: Laboratory, a: Side, b: Side, factors: Sequence[Factor],
+        environment: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._laboratory = laboratory
+        self._a, self._b = a, b
+        self._environment = environment
+        self._settings = {name: value for name, value in a.settings.items() if name.startswith(SETTING)}
+        self.factors = list(factors)
+        self.refused: set[str] = set()
+
+    def brings(self, factor: Factor, names: Sequence[str]) -> dict[str, str]:
+        """What the settings `names` are in world A once this one is set as in B."""
+        found: dict[str, str] = self._ask(None, [(factor.name, factor.values[1])], read=names).get("read", {})
+        return found
+
+    def signature(self, flipped: Flipped) -> Signature:
+        """Kernels with these factors flipped."""
+        found = self._world(flipped, signature=True)
+        if "error" in found:
+            return Signature(error=found["error"])
+        layers = found["signature"]
+        return Signature(tuple(layers["operators"]), tuple(layers["primitives"]), tuple(layers["kernels"]))
+
+    def seconds(self, flipped: Flipped) -> float | None:
+        """Median time of a call in one fresh process; None where it failed."""
+        found = self._world(flipped, seconds=True)
+        return None if "error" in found else float(found["seconds"])
+
+    def ask_read_set(self, flipped: Flipped) -> dict[str, Any]:
+        """Getters of torch's settings that the call asks, and what they answer."""
+        return self._world(flipped, read_set=True)
+
+    def _world(
+        self, flipped: Flipped, *, signature: bool = False, seconds: bool = False, read_set: bool = False
+    ) -> dict[str, Any]:
+        call, flips, environment = self._a.call, [], dict(self._environment)
+        for number in sorted(flipped):
+            factor = self.factors[number]
+            if factor.kind == "argument":
+                call = factor.flipped(call, self._b.call)
+            elif factor.kind == "setting":
+                flips += [(factor.name, factor.values[1]), *((name, b) for name, _, b in factor.with_it)]
+            elif factor.values[1] == UNSET:
+                environment.pop(factor.name, None)
+            else:
+                environment[factor.name] = factor.values[1]
+        return self._ask(call, flips, environment, signature=signature, seconds=seconds, read_set=read_set)
+
+    def _ask(
+        self, call: Call | None, flips: list[tuple[str, str]], environment: Mapping[str, str] | None = None,
+        *, read: Sequence[str] = (), signature: bool = False, seconds: bool = False, read_set: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        question = {
+            "settings": self._settings, "flips": flips, "read": list(read),
+            "call": None if call is None else call.described(),
+            "signature": signature, "seconds": seconds, "read_set": read_set,
+        }  # fmt: skip
+        found = self._laboratory.ask(self._environment if environment is None else environment, question)
+        self.refused |= set(found.get("refused", ()))
+        return found
+
+
+def together(trial: Trial, factors: Sequence[Factor]) -> list[Factor]:
+    """`factors`, those settings put together that one of them brings about: many names, one statement."""
+    settings = {factor.name: factor for factor in factors if factor.kind == "setting"}
+    brings: dict[str, set[str]] = {}
+    for name, factor in settings.items():
+        now = trial.brings(factor, list(settings))
+        brings[name] = {name} | {other for other in settings if now.get(other) == settings[other].values[1]}
+    roots: list[Factor] = []
+    covered: set[str] = set()
+    # the one that brings most about; of equals, the one with the plainest name
+    for name in sorted(settings, key=lambda n: (-len(brings[n]), "._" in n, n.count("."), n)):
+        if name not in covered:
+            rest = sorted(brings[name] - covered - {name})
+            roots.append(replace(settings[name], with_it=tuple((n, *settings[n].values) for n in rest)))
+            covered |= brings[name]
+    return roots + [factor for factor in factors if factor.kind != "setting"]
+
+
+class Timing:
+    """Tells by time in which of the two worlds a call behaves: only where they are apart for certain.
+
+    Attributes:
+        apart: every process of one world took longer than every process of the other, by `LEAST_RATIO` in the median.
+        seconds: medians of A and of B.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        everything = frozenset(range(len(trial.factors)))
+        worlds: tuple[Flipped, Flipped] = frozenset(), everything
+        times: tuple[list[float], list[float]] = [], []
+        for turn in range(ROUNDS):
+            for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                taken = trial.seconds(worlds[side])
+                if taken is not None:
+                    times[side].append(taken)
+        self._known: dict[Flipped, str] = {}
+        self.apart = False
+        self.seconds: tuple[float, float] | None = None
+        if all(len(of_side) == ROUNDS for of_side in times):
+            a, b = (sorted(of_side)[ROUNDS // 2] for of_side in times)
+            self.seconds = a, b
+            self._fast, self._slow = ("a", "b") if a < b else ("b", "a")
+            fast, slow = times if a < b else times[::-1]
+            self.apart = max(fast) < min(slow) and max(a, b) >= LEAST_RATIO * min(a, b)
+            self._border = (max(fast) * min(slow)) ** 0.5
+            self._known = {worlds[0]: "a", worlds[1]: "b"}
+
+    def behaves(self, flipped: Flipped) -> str:
+        """The world, a or b, in which the call takes as long as in this one; between them where it is not clear."""
+        if flipped in self._known:
+            return self._known[flipped]
+        times = [self._trial.seconds(flipped) for _ in range(FLIPPED_ROUNDS)]
+        sides = {self._slow if taken is None or taken > self._border else self._fast for taken in times}
+        return sides.pop() if len(sides) == 1 and None not in times else "between"

@@ -1,0 +1,95 @@
+"""A process that has imported torch and done nothing else: it forks a fresh process for every question.
+
+``python -m magneton_dist.diagnosis.zygote`` reads one question a line from standard input (JSON) and answers each
+with one line (JSON). Whatever a question does to its process ends with it. Standard library and torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import warnings
+from statistics import median
+from typing import Any
+
+import torch
+
+from magneton_dist.diagnosis import switches
+from magneton_dist.diagnosis.replica import Replica
+from magneton_dist.diagnosis.signature import signature
+
+_PR_SET_PDEATHSIG = 1
+Question = dict[str, Any]
+Answer = dict[str, Any]
+
+
+def answer(question: Question) -> Answer:
+    """What comes of one question, in this process.
+
+    Keys of a question:
+        settings: torch's settings, name -> text. flips: [name, text] to set afterwards, in order.
+        read: names of settings to read back.
+        call: the operator call, if any. signature, seconds: what is wanted of it.
+    """
+    refused = switches.apply(switches.general_first(question["settings"]))
+    # a second time: a general setting may have moved a special one
+    refused = switches.apply(switches.general_first(question["settings"])) if refused else refused
+    refused += switches.apply((name, text) for name, text in question["flips"])
+    found: Answer = {"refused": refused, "read": switches.read(question["read"])}
+    if question["call"] is None:
+        return found
+    replica = Replica(question["call"])
+    replica()
+    if question["signature"]:
+        found["signature"] = signature(replica, gpu=replica.gpu)
+    if question["seconds"]:
+        found["seconds"] = median(replica.seconds())
+    return found
+
+
+def _in_child(question: Question) -> bytes:
+    """The answer of a forked process, as JSON."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _end_with_parent()
+        os.close(reader)
+        signal.alarm(question["limit_s"])  # its default action ends this process
+        try:
+            found = answer(question)
+        except BaseException as error:  # noqa: BLE001 - whatever went wrong is the answer
+            found = {"error": f"{type(error).__name__}: {error}"[:500]}
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(json.dumps(found).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        return json.dumps({"error": f"the process ended with {name}"}).encode()
+    return data or json.dumps({"error": "the process ended without an answer"}).encode()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    _end_with_parent()
+    warnings.simplefilter("ignore")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)  # what libraries print is no answer
+    answers.write(json.dumps({"torch": torch.__version__}).encode() + b"\n")
+    for line in sys.stdin:
+        answers.write(_in_child(json.loads(line)) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Causes of an audit's findings: of one that is asked for, or of the costliest within a budget of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from magneton_dist import audits
+from magneton_dist.audits import Outcome
+from magneton_dist.diagnosis.explain import OF_OPERATORS, Runs, explained, explained_region, keep
+from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.errors import InputError, RecordError
+from magneton_dist.records.audit import Audit, Finding, RegionResult
+from magneton_dist.records.store import AuditRecord, load
+
+MOST_FINDINGS = 3  # that `launch` explains
+SEEMS = 1.1  # ratio of times of a region's sides
+MOST_REGIONS = 2  # without a finding, of the same operators, that it looks at as well
+REGION = "region:"
+Say = Callable[[str], None]
+
+
+def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None) -> tuple[Outcome, Finding]:
+    """Find the cause of one finding of the audit in `folder`, or of a region that differs.
+
+    Args:
+        folder: that `launch` left.
+        which: number of the finding in the order of the report, from 1; its kind; or ``region:N``, region N of
+            audit.json, from 1.
+        budget_s: time that this may take.
+        say: is told what happens.
+
+    Returns:
+        the outcome with the cause in it, and the finding; of a region without a cause, the finding is not in the
+        outcome.
+
+    Raises:
+        InputError: there is no such record, finding or region.
+    """
+    outcome = audits.audit(folder)
+    runs = _runs(folder)
+    with Laboratory(budget_s) as laboratory:
+        if which.startswith(REGION):
+            region = _region(outcome.audit, which, folder)
+            found = explained_region(region, outcome.audit, runs, laboratory, say)
+            return _with({}, [found] if found.cause is not None else [], outcome), found
+        place = _place(outcome.audit, which, folder)
+        found = explained(outcome.audit.findings[place], runs, laboratory, say)
+    return _with({place: found}, [], outcome), found
+
+
+def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: None) -> Outcome:
+    """Find causes of the costliest findings of `outcome` while there is time.
+
+    Where the variants' settings differ, regions are looked at as well whose difference the runs themselves were too
+    noisy to show.
+    """
+    audit = outcome.audit
+    places = [place for place, finding in enumerate(audit.findings) if finding.kind in OF_OPERATORS][:MOST_FINDINGS]
+    known = [finding.where.operators for finding in audit.findings]
+    regions = [r for r in audit.regions if _unclear(r) and r.operators not in known][:MOST_REGIONS]
+    if budget_s <= 0 or not (places or (regions and audit.settings)):
+        return outcome
+    runs = _runs(outcome.folder)
+    found: dict[int, Finding] = {}
+    new: list[Finding] = []
+    with Laboratory(budget_s) as laboratory:
+        for place in places:
+            try:
+                found[place] = explained(audit.findings[place], runs, laboratory, say)
+            except RecordError as error:
+                found[place] = msgspec.structs.replace(audit.findings[place], diagnosis=[str(error)])
+        for region in regions if audit.settings else ():
+            finding = explained_region(region, audit, runs, laboratory, say)
+            new += [finding] if finding.proof == "proved" else []
+    return _with(found, new, outcome)
+
+
+def _unclear(region: RegionResult) -> bool:
+    """Do the costs of equal work seem to differ, although no finding came of it?"""
+    times = [side.seconds for side in region.sides.values()]
+    matched = region.kind == "matched" and not region.differs and bool(region.operators)
+    return matched and max(times) >= SEEMS * min(times)
+
+
+def _runs(folder: Path) -> Runs:
+    record = load(folder)
+    assert isinstance(record, AuditRecord)
+    return record.runs
+
+
+def _place(audit: Audit, which: str, folder: Path) -> int:
+    if which.isdecimal() and 1 <= int(which) <= len(audit.findings):
+        return int(which) - 1
+    of_kind = [place for place, finding in enumerate(audit.findings) if finding.kind == which]
+    if of_kind:
+        return of_kind[0]
+    known = "; ".join(f"{n} {f.kind}" for n, f in enumerate(audit.findings[:10], start=1)) or "none"
+    raise InputError(f"has no finding {which}", where=str(folder), do=f"its findings are: {known}")
+
+
+def _region(audit: Audit, which: str, folder: Path) -> RegionResult:
+    number = which.removeprefix(REGION)
+    if not number.isdecimal() or not 1 <= int(number) <= len(audit.regions):
+        do = f"say {REGION}1 to {REGION}{len(audit.regions)}" if audit.regions else "it compares no regions"
+        raise InputError(f"has no {which}", where=str(folder), do=do)
+    return audit.regions[int(number) - 1]
+
+
+def _with(found: dict[int, Finding], new: Sequence[Finding], outcome: Outcome) -> Outcome:
+    """`outcome` with these findings in their places and new ones behind them, kept in its folder."""
+    findings = [found.get(place, finding) for place, finding in enumerate(outcome.audit.findings)]
+    known = [finding.where.operators for finding in findings if finding.kind == "knob"]
+    findings += [finding for finding in new if finding.where.operators not in known]
+    audit = msgspec.structs.replace(outcome.audit, findings=findings)
+    keep(audit, outcome.folder)
+    return replace(outcome, audit=audit)

@@ -1,0 +1,133 @@
+"""Fresh processes that really run operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from magneton_dist.diagnosis.calls import SDPA, Call, Tensor
+from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
+from magneton_dist.diagnosis.signature import primitives
+
+SQUARE = Tensor((96, 96), (96, 1), "float32", "cpu")
+PRODUCT = Call("aten.mm.default", ({"v": 0}, {"v": 1}), (SQUARE, SQUARE))
+QUESTION = {"settings": {}, "flips": [], "read": [], "call": None, "signature": False, "seconds": False}
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Iterator[Laboratory]:
+    with Laboratory(120) as made:
+        yield made
+
+
+def ask(laboratory: Laboratory, call: Call | None = None, **more: Any) -> dict[str, Any]:
+    described = None if call is None else call.described()
+    return laboratory.ask(dict(os.environ), {**QUESTION, "call": described, **more})
+
+
+def test_a_flip_stays_in_its_process(laboratory: Laboratory):
+    name = "torch.backends.mkldnn.enabled"
+    found = ask(laboratory, flips=[(name, "False")], read=[name, "torch._C._get_mkldnn_enabled"])
+    assert found == {"refused": [], "read": {name: "False", "torch._C._get_mkldnn_enabled": "False"}}
+    assert ask(laboratory, read=[name])["read"] == {name: str(torch.backends.mkldnn.enabled)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("torch.get_num_threads", "1"),
+        ("torch.get_default_dtype", "torch.bfloat16"),
+        ("torch.get_float32_matmul_precision", "high"),
+        ("torch.are_deterministic_algorithms_enabled", "True"),
+        ("torch.backends.cuda.flash_sdp_enabled", "False"),
+        ("torch.backends.mha.get_fastpath_enabled", "False"),
+        ("torch._C._get_nnpack_enabled", "False"),
+        ("torch._C._get_sdp_priority_order", "[2, 1, 0, 3, 4]"),
+    ],
+)
+def test_settings_of_every_kind_can_be_set_from_their_text(laboratory: Laboratory, name: str, value: str):
+    assert ask(laboratory, flips=[(name, value)], read=[name]) == {"refused": [], "read": {name: value}}
+
+
+@pytest.mark.parametrize(
+    "name", ["torch.load", "torch.backends.nothing", "os.environ", "torch.hub.set_dir", "torch._C._get_x()", "torch"]
+)
+def test_what_is_no_setting_is_refused(laboratory: Laboratory, name: str):
+    assert ask(laboratory, flips=[(name, "1")], read=[name]) == {"refused": [name], "read": {}}
+
+
+def test_a_call_tells_its_operators_and_its_time(laboratory: Laboratory):
+    found = ask(laboratory, PRODUCT, signature=True, seconds=True)
+    assert found["signature"]["operators"][0] == "aten::mm"
+    assert 1e-7 < found["seconds"] < 1.0
+
+
+def test_attention_obeys_the_setting(laboratory: Laboratory):
+    each = Tensor((1, 2, 8, 8), (128, 64, 8, 1), "float32", "cpu")
+    call = Call(SDPA, ({"v": 0}, {"v": 1}, {"v": 2}), (each, each, each))
+    flash = ask(laboratory, call, signature=True)
+    math = ask(laboratory, call, signature=True, flips=[("torch.backends.cuda.flash_sdp_enabled", "False")])
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in flash["signature"]["operators"]
+    assert "aten::_scaled_dot_product_attention_math" in math["signature"]["operators"]
+
+
+def test_a_strided_input_is_rebuilt_as_it_lay(laboratory: Laboratory):
+    arguments = ({"v": 0}, [96], None, None, 1e-5)
+    for strides, copies in (((96, 1), 0), ((1, 96), 1)):
+        call = Call("aten.native_layer_norm.default", arguments, (Tensor((96, 96), strides, "float32", "cpu"),))
+        found = ask(laboratory, call, signature=True)
+        assert found["signature"]["operators"].count("aten::copy_") == copies
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("aten.from_file.default", ("/tmp/x", True, 4), ()),
+        Call("c10d.allreduce_.default", ({"v": 0},), (SQUARE,)),
+        Call("aten.nothing.default", (), ()),
+        Call("aten.mm.default", ({"v": 0}, {"type": "Thing"}), (SQUARE,)),
+    ],
+)
+def test_what_is_no_computation_or_not_recorded_is_an_error(laboratory: Laboratory, call: Call):
+    assert "NotReplayableError" in ask(laboratory, call)["error"]
+
+
+def test_a_process_that_dies_is_an_error_and_the_next_one_lives(laboratory: Laboratory):
+    wrong = Call("aten.mm.default", ({"v": 0}, {"v": 0}), (Tensor((2, 3), (3, 1), "float32", "cpu"),))
+    assert "RuntimeError" in ask(laboratory, wrong)["error"]
+    huge = Tensor((1 << 40,), (1,), "float32", "cpu")
+    assert "error" in ask(laboratory, Call("aten.neg.default", ({"v": 0},), (huge,)))
+    assert ask(laboratory, PRODUCT).keys() == {"refused", "read"}
+
+
+def test_an_environment_has_processes_of_its_own():
+    with Laboratory(120) as laboratory:
+        for threads in ("1", "2"):
+            environment = {**os.environ, "OMP_NUM_THREADS": threads}
+            found = laboratory.ask(environment, {**QUESTION, "read": ["torch.get_num_threads"]})
+            assert found["read"] == {"torch.get_num_threads": threads}
+
+
+def test_time_that_is_over_is_said():
+    with Laboratory(0.0) as laboratory, pytest.raises(OutOfTimeError):
+        ask(laboratory)
+
+
+def test_primitives_are_read_from_what_the_libraries_print():
+    lines = [
+        "onednn_verbose,v1,info,oneDNN v3.9.1",
+        "onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core,undef,src:f32::blocked:ab::f0 "
+        "wei:f32::blocked:ab::f0 dst:f32::blocked:ab::f0,attr-scratchpad:user attr-fpmath:bf16,,512x512:512x512,0.9",
+        "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:ab::f0,,,64,0.01",
+        "MKL_VERBOSE oneMKL 2024.2 Product build",
+        "MKL_VERBOSE SGEMM(N,N,512,512,512,0x7ffd,0x7f) 1.20ms CNR:OFF Dyn:1 FastMM:1 TID:0  NThr:2",
+        "MKL_VERBOSE SGEMM(N,N,512,512,512,0x7ffd,0x7f) 1.30ms CNR:OFF Dyn:1 FastMM:1 TID:0  NThr:2",
+        "hello",
+    ]
+    assert list(primitives(lines)) == [
+        "onednn:matmul:brg_matmul:avx512_core:bf16", "onednn:reorder:jit:uni", "mkl:SGEMM:CNR:OFF:NThr:2",
+    ]  # fmt: skip
