@@ -6,7 +6,8 @@ what the spool's thread does in the background is done inside the measured block
 
 build/bench/tracer.json:
     collective_step_ratio              worst of the CPU ratios below
-    collective_step_ratio_MODEL        CPU time of a step, traced / dark, median of paired blocks
+    collective_step_ratio_MODEL        CPU time of a step, traced / dark, mean of the ranks, median of paired blocks
+    collective_step_ratio_low_MODEL    95 % interval of that median, by order statistics; also _high_
     collective_wall_ratio_MODEL        the same in wall time
     collectives_MODEL                  collectives in a step
     collective_us_MODEL                CPU time per collective that the tracer adds; from steps of few tokens,
@@ -20,6 +21,7 @@ build/bench/tracer.json:
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import statistics
@@ -34,7 +36,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULT = REPOSITORY / "build" / "bench" / "tracer.json"
 BLOCK_STEPS = 1
-PAIRS = 8
+PAIRS = 16
 GRAPH_PAIRS = 3
 START_UPS = 9
 TOKENS = 1024  # about 4 s a step on two cores
@@ -50,6 +52,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             launch([*torchrun(2), __file__, model, folder], traced=True, folder=folder)
             ranks = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("figures-*.json"))]
+        ratios = [rank.pop("collective_step_ratios") for rank in ranks]
+        paired = sorted(map(statistics.fmean, zip(*ratios, strict=True)))
+        low, high = median_interval(len(paired))
+        figures[f"collective_step_ratio_{model}"] = statistics.median(paired)
+        figures[f"collective_step_ratio_low_{model}"] = paired[low]
+        figures[f"collective_step_ratio_high_{model}"] = paired[high]
         for name in ranks[0]:
             figures[f"{name}_{model}"] = statistics.fmean(rank[name] for rank in ranks)
     for name in ("graph_step_ratio", "graph_step_ratio_plain"):
@@ -62,6 +70,16 @@ def main() -> None:
     RESULT.write_text(json.dumps(figures, indent=1) + "\n")
     for name, value in figures.items():
         print(f"{name:32} {value:10.4f}")
+
+
+def median_interval(count: int) -> tuple[int, int]:
+    """Places of the two of `count` sorted values that hold the median with 95 % confidence (binomial, p = 1/2)."""
+    below = 0.0
+    for place in range(count // 2):
+        below += math.comb(count, place) / 2**count
+        if below > 0.025:
+            return max(0, place - 1), min(count - 1, count - place)
+    return 0, count - 1
 
 
 def torchrun(ranks: int) -> list[str]:
@@ -211,8 +229,8 @@ def rank(name: str, folder: str) -> None:
     collectives = next(calls) - before - 1
     switch.off()
     compared = compare(switch.on, switch.off, PAIRS, BLOCK_STEPS)
-    figures = {
-        "collective_step_ratio": statistics.median(on[0] / off[0] for on, off in compared),
+    figures: dict[str, Any] = {
+        "collective_step_ratios": [on[0] / off[0] for on, off in compared],
         "collective_wall_ratio": statistics.median(on[1] / off[1] for on, off in compared),
         "collectives": collectives,
         "step_s": statistics.median(off[1] for _, off in compared),
