@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ def init(
 
     text = starter(words or [])
     try:
-        with output.open("w" if force else "x", encoding="utf-8") as file:
+        with open(output, "w" if force else "x", encoding="utf-8", opener=_private) as file:
             file.write(text.replace("FILE", str(output)))
     except FileExistsError as error:
         do = "give --force, or another --output"
@@ -32,3 +33,8 @@ def init(
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(output)) from error
     typer.echo(f"Wrote {output}")
+
+
+def _private(path: str, flags: int) -> int:
+    """A command line may hold a password: only its owner reads what it becomes."""
+    return os.open(path, flags, 0o600)

@@ -24,6 +24,11 @@ def test_it_writes_what_launch_reads(capsys):
     assert "magneton-dist launch audit.yaml --dry-run" in Path("audit.yaml").read_text()
 
 
+def test_only_its_owner_may_read_it(capsys):
+    assert run(["init", *WORDS]) == 0
+    assert Path("audit.yaml").stat().st_mode & 0o077 == 0
+
+
 def test_it_does_not_overwrite_unless_told(capsys):
     Path("mine.yaml").write_text("keep")
     assert run(["init", "-o", "mine.yaml", *WORDS]) == 2
