@@ -15,6 +15,7 @@ import polars as pl
 
 from magneton_dist.cluster.analysis import Collected, CollectRequest
 from magneton_dist.energy.accounting import RankAccount, Supply, account
+from magneton_dist.energy.replay.results import read_replayed
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import RecordError
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
@@ -141,7 +142,8 @@ def account_rank(
         raise RecordError(f"rank {rank.rank}: nothing was recorded", where=str(folder))
     window = joined.windows[rank.rank]
     supply = _supply(folder, rank, joined, record, profile)
-    return account(rank, tables, joined.joined.of(rank.rank), window, supply)
+    replayed = read_replayed(folder.parent.parent)
+    return account(rank, tables, joined.joined.of(rank.rank), window, supply, replayed if replayed.height else None)
 
 
 def _supply(

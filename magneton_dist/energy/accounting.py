@@ -11,7 +11,7 @@ from magneton_dist.energy.attribution import attribute
 from magneton_dist.energy.deconvolution import told_apart
 from magneton_dist.energy.model import modelled_power, watt_seconds
 from magneton_dist.energy.summary import RankSummary
-from magneton_dist.energy.traced import traced_step_costs
+from magneton_dist.energy.traced import replay_residual, traced_step_costs
 from magneton_dist.meters.profile import Profile, load_profile
 from magneton_dist.meters.sensor import Sensor
 from magneton_dist.records.audit import EnergyKind, StateShare
@@ -52,7 +52,12 @@ class RankAccount:
 
 
 def account(
-    rank: RankRun, tables: Mapping[str, pl.DataFrame], arrivals: pl.DataFrame, window: Window, supply: Supply
+    rank: RankRun,
+    tables: Mapping[str, pl.DataFrame],
+    arrivals: pl.DataFrame,
+    window: Window,
+    supply: Supply,
+    replayed: pl.DataFrame | None = None,
 ) -> RankAccount:
     """Account for one rank over its window.
 
@@ -62,6 +67,7 @@ def account(
         arrivals: its rows of `timeline.arrivals.Joined`.
         window: the audited window on the rank's own clock.
         supply: its watts.
+        replayed: what replay found for the run, `energy.replay.results.REPLAYED`.
     """
     timeline = rank_states(tables, arrivals, window, rank.device)
     power = supply.power
@@ -79,6 +85,10 @@ def account(
     if not rank.distributed:
         notes.append("never initialised torch.distributed: audited by itself, without collectives")
     notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]
+    compute_j = _compute_j_per_step(energy.states, steps.height)
+    traced = traced_step_costs(tables, compute_j, supply.profile or load_profile(WEIGHTS), replayed)
+    residual = replay_residual(traced, compute_j)
+    notes += [residual] if residual else []
     summary = RankSummary(
         rank=rank.rank,
         node=rank.node,
@@ -99,9 +109,7 @@ def account(
         collectives=tables["collectives"].height + int(tables["collective_sums"]["count"].sum()),
         waits=calls,
         stacks=_stacks(tables["stacks"], calls["stack_id"]),
-        traced=traced_step_costs(
-            tables, _compute_j_per_step(energy.states, steps.height), supply.profile or load_profile(WEIGHTS)
-        ),
+        traced=traced,
         exit_code=rank.exit_code,
         notes=tuple(notes),
     )

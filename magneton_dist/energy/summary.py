@@ -21,13 +21,16 @@ class TracedStep:
         step: which one.
         structure: hash by which ranks are classed; with equal ones, operators correspond by position.
         seconds: (operators,) time of each; 0 for collectives, whose time belongs to states of their own.
-        joules: (operators,) together the rank's compute energy per step; None when that is unknown.
+        joules: (operators,) together the rank's compute energy per step, but for what replay found to be otherwise;
+            None when that is unknown.
+        replayed: (operators,) whose joules replay measured; None where no operator's were.
     """
 
     step: int
     structure: str
     seconds: npt.NDArray[np.float32]
     joules: npt.NDArray[np.float32] | None
+    replayed: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from magneton_dist.energy.operators import operator_energy
+from magneton_dist.energy.replay.results import replayed_joules
 from magneton_dist.energy.summary import TracedStep
 from magneton_dist.matching.recorded import StepGraph, step_graph, traced_steps
 from magneton_dist.matching.steps import structure
@@ -15,7 +16,10 @@ from magneton_dist.meters.profile import Profile
 
 
 def traced_step_costs(
-    tables: Mapping[str, pl.DataFrame], compute_j_per_step: float | None, profile: Profile
+    tables: Mapping[str, pl.DataFrame],
+    compute_j_per_step: float | None,
+    profile: Profile,
+    replayed: pl.DataFrame | None = None,
 ) -> tuple[TracedStep, ...]:
     """Every traced step of a rank, in order.
 
@@ -26,6 +30,8 @@ def traced_step_costs(
         tables: of the rank.
         compute_j_per_step: joules that its operators share per measured step; None when unknown.
         profile: watts by operator class, used as weights.
+        replayed: `energy.replay.results.REPLAYED` of the run; joules that it measured stand in place of an
+            operator's share, and the shares of the others stay as they are.
 
     Returns:
         Nothing where operators are recorded without their tensors, as in profiler traces: they make no graph.
@@ -47,8 +53,25 @@ def traced_step_costs(
             cost = operator_energy(step.ops.with_columns(end_ns=end_ns), tables["values"], compute_j_per_step, profile)
             joules = None if cost["joules"].null_count() else cost["joules"].cast(pl.Float32).to_numpy()
             seconds = cost["seconds"].fill_null(0.0).cast(pl.Float32).to_numpy()
-            costs[step.step] = TracedStep(step.step, known_as, seconds, joules)
+            measured_j = None if replayed is None else replayed_joules(step.ops, tables["values"], replayed)
+            known = None
+            if measured_j is not None:
+                known = np.isfinite(measured_j)
+                joules = None if joules is None else np.where(known, measured_j, joules).astype(np.float32)
+            costs[step.step] = TracedStep(step.step, known_as, seconds, joules, known)
     return tuple(costs[step.step] for step in steps)
+
+
+def replay_residual(costs: Sequence[TracedStep], compute_j_per_step: float | None) -> str:
+    """What the first traced step's operators add up to once some were replayed, in words; empty when none was."""
+    first = costs[0] if costs else None
+    if first is None or first.replayed is None or first.joules is None or not compute_j_per_step:
+        return ""
+    total_j = float(first.joules.sum())
+    return (
+        f"{int(first.replayed.sum())} of {len(first.seconds)} operators were replayed: together with the shares of the others a step has "
+        f"{total_j:.4g} J, the run says {compute_j_per_step:.4g} J, residual {compute_j_per_step - total_j:+.3g} J"
+    )
 
 
 def _duration_ns(step: StepGraph) -> np.ndarray:

@@ -47,7 +47,7 @@ def finding_of(table: RegionTable, line: Line) -> Finding:
         title=f"{line.label}: {does}{where}",
         variant=hungry.name,
         joules=joules,
-        energy_kind=table.energy_kind,
+        energy_kind=table.kind_of(line.groups),
         share=hungry.share_of_run(joules),
         seconds=seconds if table.quantity in ("joules", "seconds") else max(0.0, seconds),
         ranks=table.ranks_of(hungry_side),

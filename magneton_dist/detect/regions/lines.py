@@ -141,7 +141,7 @@ def _judge(table: RegionTable, line: Line, told_apart: bool, noise: float) -> No
     if not _beyond(table, line):
         line.judgement = f"differs within {region:.0%}, all its regions together"
         return
-    if table.quantity == "joules":
+    if table.quantity == "joules" and table.kind_of(groups) != "replayed":
         seconds = [table.sums[side].class_seconds[groups].sum(axis=0)[None, :] for side in (0, 1)]
         low, high = ratio_ranges(seconds[0], seconds[1], table.a.profile)
         line.ratio_range = (line.ratio * float(low[0]), line.ratio * float(high[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -117,11 +118,20 @@ class RegionTable:
 
     @cached_property
     def energy_kind(self) -> EnergyKind:
-        """Of an operator's joules: shared out, so never measured."""
+        """Of an operator's joules where they are shared out, so never measured."""
         if self.sums[0].joules is None:
             return "unmeasured"
         weakest = min(self.a.energy_kind, self.b.energy_kind, key=_WEAKEST.index)
         return "apportioned" if weakest == "measured" else weakest
+
+    def kind_of(self, groups: Sequence[int]) -> EnergyKind:
+        """Of these groups' joules: replayed, where replay measured every operator that computes."""
+        if self.sums[0].joules is None or not groups:
+            return self.energy_kind
+        for side in (side for group in groups for side in self.sides(group)):
+            if side.ops and (side.cost.replayed is None or not side.cost.replayed[side.telling].all()):
+                return self.energy_kind
+        return "replayed"
 
     def peak_bytes(self, side: int) -> float:
         """Bytes alive at a traced step's peak, all ranks, at least 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from magneton_dist.energy.operators import moved_bytes, operator_classes
+from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.energy.replay.worker import SETTINGS
 from magneton_dist.meters.profile import Profile, Watts
 from magneton_dist.records.store import RankRecord
@@ -21,7 +21,6 @@ ENVIRONMENT = (
     "CUDA_DISABLE_PERF_BOOST", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_CTAS",
     "NCCL_MIN_CTAS", "NCCL_CTA_POLICY", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE",
 )  # fmt: skip
-_TENSOR = r'\{"v":\d+\}'
 
 
 @dataclass(frozen=True)
@@ -85,30 +84,6 @@ class Candidate:
         most, calls = max(self.calls.values()), list(self.calls.values())
         least = min(calls) if len(calls) == variants > 1 else 0.0
         return self.stake_j * (most - least) / most
-
-
-def signatures(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
-    """Of each operator: its name, its arguments, and shape, stride, dtype and device of its tensors, hashed."""
-    kind = values.select(
-        "value_id",
-        kind=pl.concat_str(
-            [_joined("shape"), _joined("stride"), pl.col("dtype"), pl.col("device")], separator=";", ignore_nulls=True
-        ),
-    )
-    texts = [ops["name"], ops["arguments"].str.replace_all(_TENSOR, '{"v"}')]
-    for column in ("inputs", "outputs"):
-        kinds = (
-            ops.select("op_id", pl.col(column).alias("value_id"))
-            .explode("value_id")
-            .join(kind, on="value_id", how="left", maintain_order="left")
-            .group_by("op_id")
-            .agg(pl.col("kind").fill_null("?").str.join("|"))
-        )
-        texts.append(ops.select("op_id").join(kinds, on="op_id", how="left", maintain_order="left")["kind"])
-    whole = pl.select(pl.concat_str(texts, separator="\n", ignore_nulls=True)).to_series()
-    different = whole.unique()
-    hashes = [hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for text in different]
-    return whole.replace_strict(different, pl.Series(hashes, dtype=pl.String), return_dtype=pl.String)
 
 
 def candidates(ranks: Mapping[str, RankRecord], profile: Profile) -> list[Candidate]:
@@ -184,7 +159,3 @@ def _collectives(record: RankRecord, settings: Settings, profile: Profile) -> li
         )
         for row in alike.to_dicts()
     ]  # fmt: skip
-
-
-def _joined(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.List(pl.String)).list.join(",")

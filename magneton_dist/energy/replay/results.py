@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from magneton_dist.energy.attribution import Floats
+from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.errors import RecordError
 from magneton_dist.records.schema import BOOL, F64, I64, STR, Column, Table
 
@@ -46,6 +48,25 @@ def read_replayed(run: Path) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, OSError) as error:
         raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it, and replay again") from error
     return REPLAYED.validate(frame, str(path))
+
+
+def replayed_joules(ops: pl.DataFrame, values: pl.DataFrame, replayed: pl.DataFrame) -> Floats | None:
+    """(operators,) joules of a call, gross, where replay measured and settled them, NaN elsewhere.
+
+    Args:
+        ops: operators of a traced step, `OPS`.
+        values: the rank's `VALUES`.
+        replayed: `REPLAYED` of the run.
+
+    Returns:
+        None where none of the operators was replayed.
+    """
+    settled = replayed.filter((pl.col("energy_kind") == "replayed") & pl.col("conclusive")).select("key", "joules")
+    if settled.is_empty() or ops.is_empty():
+        return None
+    keyed = pl.DataFrame({"key": signatures(ops, values)})
+    joules = keyed.join(settled, on="key", how="left", maintain_order="left")["joules"]
+    return None if joules.null_count() == len(joules) else joules.fill_null(float("nan")).to_numpy()
 
 
 def write_replayed(run: Path, rows: pl.DataFrame) -> None:

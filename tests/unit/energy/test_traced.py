@@ -3,7 +3,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from magneton_dist.energy.traced import traced_step_costs
+from magneton_dist.energy.replay.results import REPLAYED
+from magneton_dist.energy.replay.signature import signatures
+from magneton_dist.energy.traced import replay_residual, traced_step_costs
 from magneton_dist.meters import load_profile
 from magneton_dist.records.schema import FINGERPRINTS, OPS, VALUES
 
@@ -64,3 +66,40 @@ def test_what_is_not_known_is_not_made_up() -> None:
     (cost,) = traced_step_costs(tables([("aten.mm.default", 3)]), None, PROFILE)
     assert cost.joules is None
     assert traced_step_costs(tables(), 8.0, PROFILE) == ()
+
+
+def replayed_rows(
+    table: pl.DataFrame, values: pl.DataFrame, joules: dict[str, float], **changes: object
+) -> pl.DataFrame:
+    keys = dict(zip(table["name"], signatures(table, values), strict=True))
+    known = dict.fromkeys(REPLAYED.columns) | {"energy_kind": "replayed", "conclusive": True} | changes
+    rows = [known | {"key": keys[name], "name": name, "joules": j} for name, j in joules.items()]
+    return pl.DataFrame(rows, schema=REPLAYED.schema)
+
+
+def test_replayed_joules_stand_in_place_of_shares_and_what_is_left_over_is_said() -> None:
+    step = [("aten.mm.default", 3), ("aten.exp.default", 1), ("aten.mm.default", 3)]
+    made = tables(step)
+    total, share = 6 * MATMUL + BOUND, 1 * BOUND
+    found = replayed_rows(made["ops"], made["values"], {"aten.mm.default": 2.5})
+    costs = traced_step_costs(made, 10.0, PROFILE, found)
+    assert costs[0].replayed is not None
+    assert costs[0].replayed.tolist() == [True, False, True]
+    assert costs[0].joules is not None
+    assert costs[0].joules.tolist() == pytest.approx([2.5, 10 * share / total, 2.5], rel=1e-6)
+    whole = 5 + 10 * share / total
+    assert replay_residual(costs, 10.0) == (
+        f"2 of 3 operators were replayed: together with the shares of the others a step has {whole:.4g} J, "
+        f"the run says 10 J, residual {10 - whole:+.3g} J"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"energy_kind": "modelled"}, {"conclusive": False}])
+def test_what_replay_did_not_settle_changes_nothing(changes: dict[str, object]) -> None:
+    made = tables([("aten.mm.default", 3)])
+    found = replayed_rows(made["ops"], made["values"], {"aten.mm.default": 99.0}, **changes)
+    (cost,) = traced_step_costs(made, 10.0, PROFILE, found)
+    assert cost.replayed is None
+    assert cost.joules is not None
+    assert cost.joules.tolist() == pytest.approx([10.0])
+    assert replay_residual((cost,), 10.0) == ""

@@ -110,6 +110,7 @@ class Variant:
     steps: int = 10
     waiting_s: float = 0.0
     alike: bool = False  # all classes have the same structure
+    replayed: bool = False  # all joules of operators
 
     def runs(self, factors: Sequence[float] = (1.0, 1.0), known: bool = True) -> VariantRuns:
         """One repeat per factor, by which every cost is multiplied."""
@@ -123,6 +124,7 @@ class Variant:
                 d.step, json.dumps([op["name"] for op in d.ops] + ([] if self.alike else [self.ranks[rank]])),
                 np.array(d.seconds, np.float32) * np.float32(factor),
                 np.array(d.joules, np.float32) * np.float32(factor) if known else None,
+                np.ones(len(d.ops), bool) if self.replayed else None,
             )
             for d in drawings
         )  # fmt: skip

@@ -114,6 +114,16 @@ def test_a_difference_must_hold_over_the_range_of_watts() -> None:
     assert len(compared(eager(1.3), fused(3.0), Compare(by="time")).findings) == 1
 
 
+def test_replayed_joules_depend_on_no_watts_and_say_so() -> None:
+    (finding,) = compared(replace(eager(1.3), replayed=True), replace(fused(3.0), replayed=True)).findings
+    assert finding.energy_kind == "replayed"
+    assert finding.joules is not None
+    assert finding.joules.mean == pytest.approx((1.3 * 3 - 3.0) * 2 * 10, rel=1e-3)
+    one_side = compared(replace(eager(3.0), replayed=True), fused(3.0))
+    assert {finding.energy_kind for finding in one_side.findings} == {"modelled"}
+    assert one_side.results[0].energy_kind == "modelled"
+
+
 def test_identical_regions_of_layers_are_one_finding() -> None:
     def layers(parts: int, name: str) -> Variant:
         d = Drawing()

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from magneton_dist.energy.replay.plan import Settings, candidates, signatures
+from magneton_dist.energy.replay.plan import Settings, candidates
+from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.meters import load_profile
 from magneton_dist.records.schema import KNOBS
 from magneton_dist.records.store import RunRecord
