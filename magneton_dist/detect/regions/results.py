@@ -59,7 +59,7 @@ def _result(table: RegionTable, group: int, line: Line | None, most: int) -> Reg
         places=known.places,
         line=table.line(group),
         sides={table.a.name: _side(table, 0, group, one, most), table.b.name: _side(table, 1, group, other, most)},
-        energy_kind=table.energy_kind,
+        energy_kind=table.kind_of([group]),
         differs=line is not None and bool(line.kind),
         quantity=table.quantity,
         energy_ratio=_ratio(table, group, "joules") if joules else None,
