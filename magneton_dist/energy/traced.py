@@ -68,9 +68,10 @@ def replay_residual(costs: Sequence[TracedStep], compute_j_per_step: float | Non
     if first is None or first.replayed is None or first.joules is None or not compute_j_per_step:
         return ""
     total_j = float(first.joules.sum())
+    rest = f"{compute_j_per_step:.4g} J, residual {compute_j_per_step - total_j:+.3g} J"
     return (
-        f"{int(first.replayed.sum())} of {len(first.seconds)} operators were replayed: together with the shares of the others a step has "
-        f"{total_j:.4g} J, the run says {compute_j_per_step:.4g} J, residual {compute_j_per_step - total_j:+.3g} J"
+        f"{int(first.replayed.sum())} of {len(first.seconds)} operators were replayed: together with the shares of "
+        f"the others a step has {total_j:.4g} J, the run says {rest}"
     )
 
 
