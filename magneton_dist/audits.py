@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,12 +15,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from magneton_dist.cluster.analysis import Analysis
 from magneton_dist.cluster.driver import OnProgress, audit_runs
+from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.recovery import finish_unfinished
+from magneton_dist.cluster.tasks import RunAll
 from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
-from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.diagnosis.explain import remembered
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.energy.summary import RankSummary
@@ -28,7 +31,7 @@ from magneton_dist.meters import Profile, load_profile
 from magneton_dist.pipeline import MODELLED, RunAnalysis, analyse, collect, gpu_uuids, join, open_sampler, summarise
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Manifest
-from magneton_dist.records.store import MANIFEST, RankRecord, RunRecord, load, rank_folder
+from magneton_dist.records.store import MANIFEST, RunRecord, load
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.reports.figures import ranks_text
 from magneton_dist.timeline.clocks import RankClock
@@ -109,7 +112,16 @@ def launch(
     analysis = Analysis(open_sampler, collect, join, summarise, gpu_uuids, profile)
     settings = Settings.of(config, profile, datetime.now(UTC).isoformat(timespec="milliseconds"))
     # written before the first run, so that `audit` can finish what a killed driver leaves
-    outcomes = audit_runs(config, analysis, address=address, on_progress=on_progress, prepare=settings.write)
+    return audit_runs(
+        config, analysis, partial(_launched, config, settings), address=address, on_progress=on_progress,
+        prepare=settings.write,
+    )  # fmt: skip
+
+
+def _launched(
+    config: AuditConfig, settings: Settings, outcomes: Sequence[RunOutcome], run_all: RunAll | None
+) -> Outcome:
+    """Conclude from what running the variants came to."""
     if not outcomes:
         raise ClusterError("no run was made", where=config.name, do="see the messages above")
     folder = outcomes[0].folder.parent.parent
@@ -128,7 +140,7 @@ def launch(
         for o in outcomes
         if o.stopped or o in failed
     ]
-    concluded = conclude_runs(folder, settings, facts, runs, missing)
+    concluded = conclude_runs(folder, settings, facts, runs, missing, run_all=run_all)
     stops = [o.stopped.partition(":")[0] for o in outcomes]
     return replace(
         concluded,
@@ -225,6 +237,7 @@ def conclude_runs(
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
     analysed: Mapping[tuple[str, int], RunAnalysis] | None = None,
+    run_all: RunAll | None = None,
 ) -> Outcome:
     """Conclude from the facts of runs and their records.
 
@@ -235,13 +248,8 @@ def conclude_runs(
         runs: their records, by variant and the number of the repeat.
         missing, notes: what is already known.
         analysed: runs by variant and repeat that need not be analysed again.
+        run_all: does work in several processes at once; default: in this one.
     """
-
-    def load_step(variant: str, repeat: int, rank: int, step: int) -> StepRecord:
-        # not the run's own ranks, which keep every table that was read
-        record = RankRecord(rank_folder(runs[variant][repeat].folder, rank))
-        return StepRecord.of(record, step, origin=(repeat, rank))
-
     result = conclude(
         settings.name,
         settings.started,
@@ -251,7 +259,9 @@ def conclude_runs(
         settings.profile or load_profile("h200"),
         notes=notes,
         missing=missing,
-        load=load_step,
+        # not the runs' own ranks, which keep every table that was read
+        load=RecordedSteps({v: {repeat: run.folder for repeat, run in r.items()} for v, r in runs.items()}),
+        run_all=run_all,
     )
     bands = []
     for variant, of_variant in facts.items():

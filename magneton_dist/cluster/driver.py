@@ -26,6 +26,7 @@ from magneton_dist.cluster.outcome import Report, RunOutcome
 from magneton_dist.cluster.progress import Forecast, Progress
 from magneton_dist.cluster.recovery import recover
 from magneton_dist.cluster.session import Session
+from magneton_dist.cluster.tasks import Result, RunAll, run_all
 from magneton_dist.config import AuditConfig, Run, command_line, schedule
 from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.manifest import Manifest
@@ -38,12 +39,13 @@ OnProgress = Callable[[Progress], None]
 def audit_runs(
     config: AuditConfig,
     analysis: Analysis,
+    conclude: Callable[[list[RunOutcome], RunAll | None], Result],
     *,
     address: str | None = None,
     on_progress: OnProgress = lambda _: None,
     prepare: Callable[[Path], None] = lambda _: None,
-) -> list[RunOutcome]:
-    """Run every variant as often as the configuration says and analyse each run.
+) -> Result:
+    """Run every variant as often as the configuration says, analyse each run, and conclude.
 
     Discarded runs are among the outcomes only when they failed. Ctrl-C and SIGTERM end the audit: what was
     recorded is finished within 10 s, and the last outcome says that it was `stopped`.
@@ -51,6 +53,8 @@ def audit_runs(
     Args:
         config: of the audit.
         analysis: what the actors do with the records.
+        conclude: called with the outcomes, and with what shares out work among processes, as long as there are any;
+            Ctrl-C is an exception there again.
         address: of a Ray cluster; None: this machine, with a Ray of its own.
         on_progress: called about four times a second.
         prepare: called with the audit's folder before the first run.
@@ -69,7 +73,9 @@ def audit_runs(
         with Interrupts() as interrupts, Session(address, ranks) as session:
             interrupts.arm()
             lead = Lead(f"{os.getpid()}-{folder.name}", analysis, config.energy, session, interrupts)
-            return _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
+            outcomes = _Audit(config, analysis, folder, session.temporary, lead).run(interrupts, on_progress)
+            with interrupts.let_through():
+                return conclude(outcomes, None if lead.session_lost else run_all)
     finally:
         if not any(folder.glob("*/*/manifest.json")):  # nothing was run
             shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -34,13 +36,25 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._give_back()
 
     def arm(self) -> None:
         """Take the signals (again): starting Ray puts handlers of its own in place."""
         for number in self._before:
             signal.signal(number, self._remember)
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Within, the signals do what they did before this context: Ctrl-C raises KeyboardInterrupt."""
+        self._give_back()
+        try:
+            yield
+        finally:
+            self.arm()
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         if not self.why:

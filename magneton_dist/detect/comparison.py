@@ -11,8 +11,9 @@ import polars as pl
 
 from magneton_dist.config import Compare
 from magneton_dist.detect import schedule
+from magneton_dist.detect.regions.classes import RunAll
 from magneton_dist.detect.regions.comparing import RegionComparison, compare_regions
-from magneton_dist.detect.regions.records import Load, StepRecord
+from magneton_dist.detect.regions.records import Load, PairedSteps
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.detect.values import ValuesCheck, compare_parameters
 from magneton_dist.energy.summary import RankSummary, corner_joules, run_joules
@@ -61,13 +62,14 @@ def compare_variants(
     check: ValuesCheck | None,
     load: Load | None,
     known: Sequence[Finding],
+    run_all: RunAll | None = None,
 ) -> Compared:
     """Compare the repeats that both variants have finished; a pair ran next to each other.
 
     Args:
         names: of the baseline and the candidate.
         variants: the counted runs of each variant.
-        rules, profile, load: as for `detect.conclusion.conclude`.
+        rules, profile, load, run_all: as for `detect.conclusion.conclude`.
         check: of the variants' final parameters.
         known: findings on variants alone.
     """
@@ -80,7 +82,7 @@ def compare_variants(
     one, two = (_paired(variants[name], name, repeats, profile) for name in names)
     regions = RegionComparison()
     if load is not None:
-        regions = compare_regions(one, two, by_position(load, repeats), rules)
+        regions = compare_regions(one, two, PairedSteps(load, repeats), rules, run_all)
     a, b = _runs(one, profile), _runs(two, profile)
     if a.unit != b.unit:  # tokens against steps say nothing
         a, b = _runs(one, profile, steps=True), _runs(two, profile, steps=True)
@@ -107,15 +109,6 @@ def _paired(facts: Sequence[RunFacts], name: str, repeats: Sequence[int], profil
     by_number = {f.manifest.repeat: f for f in facts}
     paired = [by_number[number] for number in repeats]
     return VariantRuns(name, [f.ranks for f in paired], profile, max(f.manifest.world_size for f in paired))
-
-
-def by_position(load: Load, repeats: Sequence[int]) -> Load:
-    """`load`, with repeats counted among those that are paired."""
-
-    def load_paired(variant: str, repeat: int, rank: int, step: int) -> StepRecord:
-        return load(variant, repeats[repeat], rank, step)
-
-    return load_paired
 
 
 def _memory(peak_bytes: float | None, repeats: int) -> Floats | None:

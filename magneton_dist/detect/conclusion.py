@@ -11,9 +11,10 @@ import numpy as np
 
 from magneton_dist.config import Compare
 from magneton_dist.detect import shadow, straggler
-from magneton_dist.detect.comparison import RunFacts, by_position, check_values, compare_variants, units_of
+from magneton_dist.detect.comparison import RunFacts, check_values, compare_variants, units_of
 from magneton_dist.detect.operators.alone import alone as idle_operators
-from magneton_dist.detect.regions.records import Load
+from magneton_dist.detect.regions.classes import RunAll
+from magneton_dist.detect.regions.records import Load, PairedSteps
 from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended, total_j
 from magneton_dist.detect.values import ValuesCheck
 from magneton_dist.energy.summary import RankSummary
@@ -44,6 +45,7 @@ def conclude(
     notes: Sequence[str] = (),
     missing: Sequence[str] = (),
     load: Load | None = None,
+    run_all: RunAll | None = None,
 ) -> Audit:
     """Compare the variants, run the detectors, and put everything into an `Audit`.
 
@@ -57,12 +59,13 @@ def conclude(
         notes, missing: what is already known.
         load: a traced step of a rank of a variant's repeat (by its number); without it, regions are not compared and
             operators not looked at.
+        run_all: does work in several processes at once; default: in this one.
     """
     runs = {v: VariantRuns(v, [f.ranks for f in facts if f.ranks], profile) for v, facts in variants.items()}
     checks = {v: check_values(variants[baseline], facts) for v, facts in variants.items() if baseline in variants}
     findings = [f for r in runs.values() if r.repeats for detect in DETECTORS for f in detect(r)]
     compared = [
-        compare_variants((baseline, v), variants, rules, profile, checks.get(v), load, findings)
+        compare_variants((baseline, v), variants, rules, profile, checks.get(v), load, findings, run_all)
         for v in variants
         if v != baseline and baseline in runs and runs[v].repeats and runs[baseline].repeats
     ]
@@ -102,7 +105,7 @@ def _needless(
             continue
         repeats = [f.manifest.repeat for f in variants[name] if f.ranks]
         try:
-            findings += idle_operators(of_variant, by_position(load, repeats))
+            findings += idle_operators(of_variant, PairedSteps(load, repeats))
         except RecordError as error:
             notes.append(f"{name}: operators were not looked at: {error}")
     return findings, notes

@@ -29,6 +29,8 @@ from magneton_dist.matching.frontier import Match
 from magneton_dist.matching.ranks import RankPair, corresponding
 
 MOST_CLASSES = 32  # matched; ranks of further ones are left out and counted
+# Operators to match, 70 us each: with fewer, starting other processes takes longer (3 s) than they save.
+WORTH_SHARING = 100_000
 
 # Calls a function, which lies in a module, with each item, and gives the results in their order.
 RunAll = Callable[[Callable[[Assignment], Found], Sequence[Assignment]], Iterable[Found]]
@@ -121,7 +123,8 @@ def match_classes(
         samples: from `samples_of`.
         names: of the two variants.
         load: a traced step of a rank.
-        run_all: matches several classes at once, in other processes; default: one after the other, in this one.
+        run_all: matches several classes at once, in other processes, where there is enough to match; default: one after
+            the other, in this one.
 
     Returns:
         the classes, those of most samples first, and how many samples are in classes beyond `MOST_CLASSES`.
@@ -133,19 +136,29 @@ def match_classes(
     left_out = sum(len(of_class) for of_class in ordered[MOST_CLASSES:])
     del ordered[MOST_CLASSES:]
     assignments = [_assignment(of_class, names, load) for of_class in ordered]
-    if run_all is None or len(assignments) < 2:
+    operators = sum(_operators(of_class) for of_class in ordered)
+    if run_all is None or len(assignments) < 2 or operators < WORTH_SHARING:
         done = [match_records(assignment) for assignment in assignments]
-    else:  # this process reads the records that it needs itself while others match
+    else:
         results = zip(assignments, run_all(match_class, assignments), strict=True)
         done = [(found, of.record(0, of.steps[0]), of.record(1, of.steps[0])) for of, found in results]
     return [ClassPair(of_class, a, b, found) for of_class, (found, a, b) in zip(ordered, done, strict=True)], left_out
 
 
+def _of_representative(samples: list[Sample]) -> list[Sample]:
+    """All traced steps of the first pair of ranks."""
+    first = samples[0]
+    return [s for s in samples if (s.repeat, s.ranks) == (first.repeat, first.ranks)]
+
+
+def _operators(samples: list[Sample]) -> int:
+    return sum(len(s.a.seconds) + len(s.b.seconds) for s in _of_representative(samples))
+
+
 def _assignment(samples: list[Sample], names: tuple[str, str], load: Load) -> Assignment:
     first = samples[0]
-    own = [s for s in samples if (s.repeat, s.ranks) == (first.repeat, first.ranks)]
     others = [s for s in samples if s.repeat == first.repeat and s.ranks != first.ranks and s.order == first.order]
-    return Assignment(names, load, [s.step for s in own], [s.step for s in spread(others)])
+    return Assignment(names, load, [s.step for s in _of_representative(samples)], [s.step for s in spread(others)])
 
 
 def _members(region: Ints, count: int) -> list[list[int]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from magneton_dist.energy.memory import StepMemory, step_memory
 from magneton_dist.energy.operators import moved_bytes, operator_classes
 from magneton_dist.matching.arrays import Ints
 from magneton_dist.matching.recorded import StepGraph, step_graph
+from magneton_dist.records.store import RankRecord, rank_folder
 
 MOST_SHAPES = 12  # tensors of a list operator that are named one by one
 
@@ -112,6 +114,33 @@ class StepRecord:
 
 # variant, repeat (by position), rank, number of the traced step
 Load = Callable[[str, int, int, int], StepRecord]
+
+
+@dataclass(frozen=True)
+class RecordedSteps:
+    """A `Load` of runs on disk, small enough to be sent to another process.
+
+    `folders`: of each variant's repeats, by number.
+    """
+
+    folders: Mapping[str, Mapping[int, Path]]
+
+    def __call__(self, variant: str, repeat: int, rank: int, step: int) -> StepRecord:
+        """Nothing that was read is kept: tables are large."""
+        record = RankRecord(rank_folder(self.folders[variant][repeat], rank))
+        return StepRecord.of(record, step, origin=(repeat, rank))
+
+
+@dataclass(frozen=True)
+class PairedSteps:
+    """`load`, with repeats counted among those that are paired: `repeats` are their numbers there."""
+
+    load: Load
+    repeats: Sequence[int]
+
+    def __call__(self, variant: str, repeat: int, rank: int, step: int) -> StepRecord:
+        """Traced step `step` of a rank."""
+        return self.load(variant, self.repeats[repeat], rank, step)
 
 
 def _launched(op_id: pl.Series, activities: pl.DataFrame) -> Ints | None:

@@ -39,7 +39,10 @@ def main() -> None:
         analysis = getattr(trivial_analysis, wish.pop("analysis", "TRIVIAL"))
         address = wish.pop("address", None)
         try:
-            for outcome in audit_runs(AuditConfig(**wish), analysis, address=address, on_progress=told):
+            outcomes = audit_runs(
+                AuditConfig(**wish), analysis, lambda found, _: found, address=address, on_progress=told
+            )
+            for outcome in outcomes:
                 say("outcome", **as_json(outcome))
         except MagnetonError as error:
             say("error", type=type(error).__name__, exit_code=error.exit_code, text=str(error))

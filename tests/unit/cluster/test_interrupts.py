@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 
+import pytest
+
 from magneton_dist.cluster.interrupts import Interrupts
 
 
@@ -39,3 +41,12 @@ def test_nohup_stays_nohup() -> None:
             assert interrupts.why == ""
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_let_through_signals_do_what_they_did_before_and_are_remembered_again_afterwards() -> None:
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), interrupts.let_through():
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts.why == ""
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.why == "SIGINT"
