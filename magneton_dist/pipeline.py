@@ -18,6 +18,7 @@ from magneton_dist.energy.accounting import RankAccount, Supply, account
 from magneton_dist.energy.replay.results import read_replayed
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import RecordError
+from magneton_dist.importers.captured import with_kernels
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
@@ -65,7 +66,7 @@ def open_sampler(meter_spec: str, device: str, period_s: float) -> tuple[Sampler
 def collect(request: CollectRequest) -> Collected:
     """Turn one rank's spool and readings into tables on disk."""
     tables = {
-        **assemble(request.segments),
+        **with_kernels(assemble(request.segments), request.segments, request.device),
         "power": POWER.empty() if request.power is None else request.power,
         "counters": COUNTERS.empty() if request.counters is None else request.counters,
     }

@@ -59,6 +59,13 @@ class Job(Model):
     timeout_s: float | None = Field(default=None, gt=0)
 
 
+class Kernels(Model):
+    """Steps whose kernels are captured, by torch.profiler, which waits for the device at their end."""
+
+    every: int = Field(default=50, ge=1)
+    steps: int = Field(default=1, ge=1)
+
+
 class Capture(Model):
     """What the tracer records."""
 
@@ -67,6 +74,7 @@ class Capture(Model):
     # of the values of those steps, to find equal work in two runs; spectra: singular values too, very slow
     fingerprints: Literal["none", "standard", "spectra"] = "standard"
     stacks: Literal["none", "python"] = "python"
+    kernels: Kernels | None = None  # on a GPU; default: none, what lies outside of collectives is unresolved
     max_mb: int = Field(default=256, ge=1)
 
 

@@ -72,6 +72,38 @@ def read_trace(path: Path, *, strict: bool = False) -> RankTrace:
     return _Assembly(path, stream, columns).trace()
 
 
+@dataclass(frozen=True)
+class DeviceActivities:
+    """What ran on the devices of a trace.
+
+    Attributes:
+        rows: stream, kind, name, start_ns, end_ns, and issue_ns of their launch (null: not seen); wall clock, ns.
+        lost: activities that cannot be read.
+    """
+
+    rows: pl.DataFrame
+    lost: int
+
+
+def read_device(path: Path) -> DeviceActivities:
+    """Only what ran on devices; a trace without events holds none.
+
+    Raises:
+        RecordError: it is another kind of file, or cut off.
+    """
+    stream, columns = EventStream(path, strict=False), Columns()
+    for events in stream.batches():
+        columns.add(events)
+    read = _Assembly(path, stream, columns)
+    rows = read.launched().select(
+        "stream",
+        pl.col("kind").replace_strict(dict(enumerate(KINDS)), return_dtype=STR).alias("kind"),
+        columns.names.column(pl.col("name")).alias("name"),
+        "start_ns", "end_ns", "issue_ns",
+    )  # fmt: skip
+    return DeviceActivities(rows, read.unread)
+
+
 class _Assembly:
     """The frames of one trace on their way into tables."""
 
@@ -95,7 +127,7 @@ class _Assembly:
 
     def trace(self) -> RankTrace:
         """All of it."""
-        device = self._launched()
+        device = self.launched()
         row = innermost(self.ops, *_launches_of(device))
         steps, numbered = self._steps()
         stacks = _Stacks(self.names, self.functions)
@@ -161,7 +193,7 @@ class _Assembly:
             return listed[used[0]]
         return next(iter(listed.values())) if len(set(listed.values())) == 1 else None
 
-    def _launched(self) -> pl.DataFrame:
+    def launched(self) -> pl.DataFrame:
         """Activities with when and on which thread they were launched; null where that is not in the trace."""
         launches = self.launches.filter(pl.col("correlation") > 0).unique("correlation", keep="first").select(
             "correlation", pl.col("start_ns").alias("issue_ns"), pl.col("thread").alias("launch_thread")

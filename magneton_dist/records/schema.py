@@ -207,7 +207,7 @@ MARKS = Table("marks", "one moment in the life of a rank", {
     "name": Column(
         STR, "",
         "python_start, process_group, join_enter, join_exit, join_done, exit, stopped, ...; kernels: a captured "
-        "window ends, detail {start_ns, activities: how many began in it}",
+        "window ends, detail {start_ns, activities: how many began in it}; kernel_trace: its profiler's file",
     ),
     "t_ns": Column(I64, "ns", "when"),
     "detail": Column(STR, "", "JSON"),

@@ -31,6 +31,7 @@ class Capture(NamedTuple):
     max_mb: float = 256
     stop_after_steps: int | None = None
     seed: int | None = None
+    kernels: dict[str, int] | None = None  # every, steps: the first `steps` of `every` measured ones
 
 
 class Settings(NamedTuple):

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from magneton_dist.tracer import uncompiled
 from magneton_dist.tracer.environment import PID, Settings
 from magneton_dist.tracer.identity import Identity, claim
+from magneton_dist.tracer.kernels import KernelCapture
 from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stacks import Stacks
 from magneton_dist.tracer.stamps import Stamps
@@ -58,6 +59,7 @@ class Session:
             open_graph=self._open_graph,
             warmed_up=self._warmed_up,
             stop=self._stop,
+            kernels=None if capture.kernels is None else self._open_kernels(capture.kernels),
         )
         uncompiled.ends_here(self.spool.guard)
         self._follow_backwards()
@@ -160,6 +162,9 @@ class Session:
             fingerprints = Fingerprints(self.spool, spectra=self._fingerprints == "spectra")
         recorder: Graph = GraphRecorder(self.spool, self._stacks, fingerprints)
         return recorder
+
+    def _open_kernels(self, wanted: dict[str, int]) -> KernelCapture:
+        return KernelCapture(self.spool, self._identity.folder, int(wanted["every"]), int(wanted["steps"]))
 
     def _digest_parameters(self) -> None:
         """Once, when training is over: at the end of the process groups or of the process."""

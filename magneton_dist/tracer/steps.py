@@ -17,6 +17,7 @@ from typing import Any, Callable, Protocol
 import torch
 
 from magneton_dist.tracer.environment import Capture
+from magneton_dist.tracer.kernels import KernelCapture
 from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stamps import Stamps
 from magneton_dist.tracer.updates import ParameterWatch
@@ -50,6 +51,7 @@ class Steps:
         open_graph: makes the recorder when the first step to be traced begins; None when there is none.
         warmed_up: called before the end of the last warm-up step (or at once when there is none).
         stop: called after the last wanted step; does not return.
+        kernels: captures those of some steps; None: of no step.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Steps:
         open_graph: Callable[[], Graph | None],
         warmed_up: Callable[[], None],
         stop: Callable[[], None],
+        kernels: KernelCapture | None = None,
     ) -> None:
         self.step = 0  # the one the rank is in
         self.last_end_ns: int | None = None
@@ -72,6 +75,8 @@ class Steps:
         self._open_graph = open_graph
         self._warmed_up = warmed_up
         self._stop = stop
+        self._kernels = kernels
+        self._with_kernels: int | None = None  # the step whose kernels are captured
         self._graph: Graph | None = None
         self._still_to_trace = capture.graph_steps
         self._recording = False
@@ -164,6 +169,7 @@ class Steps:
             else:
                 self._say_backwards()
             self._write_backwards()
+        self._stop_kernels()
         self._stop_graph()
 
     def living_optimizers(self) -> list[Any]:
@@ -215,6 +221,7 @@ class Steps:
         self, end_ns: int | None = None, units: float | None = None, unit: str | None = None
     ) -> None:
         """The step ends, now or at `end_ns`. What the tracer still does for it counts as part of it."""
+        self._stop_kernels()
         self._stop_graph()
         if self.step == self._capture.warmup_steps - 1:
             self._warmed_up()
@@ -226,6 +233,8 @@ class Steps:
             kind = "warm-up"
         elif self.step == self._recorded_step:
             kind = "traced"
+        elif self.step == self._with_kernels:
+            kind = "kernels"
         else:
             kind = "measured"
         self._spool.put("step", self.step, self._start_ns, end_ns, kind, units, unit)
@@ -239,8 +248,19 @@ class Steps:
         stop_after = self._capture.stop_after_steps
         if stop_after is not None and self.step >= stop_after:
             self._stop()
-        if self.step >= self._capture.warmup_steps and self._still_to_trace:
+        measured = self.step - self._capture.warmup_steps
+        if measured >= 0 and self._still_to_trace:
             self._start_graph()
+        if self._kernels is not None and measured >= 0:
+            # those of traced steps are launched by known operators; their times are the recorder's too
+            after = measured - self._capture.graph_steps
+            wanted = self._recording or (after >= 0 and self._kernels.wanted(after))
+            if wanted and self._kernels.start():
+                self._with_kernels = self.step
+
+    def _stop_kernels(self) -> None:
+        if self._kernels is not None:
+            self._kernels.stop(self.step)
 
     def _start_graph(self) -> None:
         if torch._C._len_torch_dispatch_stack():

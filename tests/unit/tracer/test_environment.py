@@ -39,8 +39,9 @@ def test_what_is_launched_is_what_is_read(spool: Path):
     assert settings is not None
     assert settings.spool == str(spool)
     assert settings.capture == Capture(
-        warmup_steps=1, graph_steps=2, stacks="none", max_mb=8, stop_after_steps=5, seed=0
-    )
+        warmup_steps=1, graph_steps=2, stacks="none", max_mb=8, stop_after_steps=5, seed=0,
+        kernels={"every": 50, "steps": 3},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""The kernels of single steps of a traced job, from the profiler's traces that the tracer left beside its segments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from magneton_dist.errors import RecordError
+from magneton_dist.importers.kineto import DeviceActivities, read_device
+from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, MARKS, STR
+
+TRACE_MARK, WINDOW_MARK = "kernel_trace", "kernels"
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    """Detail of a `kernel_trace` mark."""
+
+    file: str
+    step: int
+    start_ns: int
+    wall_ahead_ns: int
+
+
+def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str) -> dict[str, pl.DataFrame]:
+    """`tables` of a rank with the activities, and the marks of captured windows, of its kernel traces.
+
+    A trace that cannot be read is named in `faults`, and its step has no kernels.
+
+    Args:
+        tables: as assembled from the spool.
+        segments: folder of the spool's segments, where the traces lie.
+        device: UUID of the rank's GPU.
+    """
+    found, marks, faults = [tables["activities"]], [tables["marks"]], [tables["faults"]]
+    for t_ns, text in tables["marks"].filter(pl.col("name") == TRACE_MARK).select("t_ns", "detail").iter_rows():
+        try:
+            known = msgspec.json.decode(text or "", type=_Trace)
+            if Path(known.file).name != known.file:
+                raise RecordError("is no name of a file beside the segments", where=known.file)
+            seen = read_device(segments / known.file)
+        except (msgspec.MsgspecError, RecordError) as error:
+            faults.append(pl.DataFrame({"where": ["kernels"], "message": [str(error)]}, schema=FAULTS.schema))
+            continue
+        activities = _activities(seen, known.wall_ahead_ns, device, tables["ops"])
+        found.append(activities)
+        # what began between the mark's ends and was reported; lost ones make the window incomplete
+        inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
+        detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})
+        marks.append(pl.DataFrame({"name": [WINDOW_MARK], "t_ns": [t_ns], "detail": [detail]}, schema=MARKS.schema))
+        if seen.lost:
+            lost = f"step {known.step}: {seen.lost} activities cannot be read or were dropped"
+            faults.append(pl.DataFrame({"where": ["kernels"], "message": [lost]}, schema=FAULTS.schema))
+    if len(found) == 1 and len(faults) == 1:
+        return dict(tables)
+    return {
+        **tables, "activities": pl.concat(found).sort("start_ns", maintain_order=True),
+        "marks": pl.concat(marks).sort("t_ns", maintain_order=True), "faults": pl.concat(faults),
+    }  # fmt: skip
+
+
+def _activities(seen: DeviceActivities, ahead_ns: int, device: str, ops: pl.DataFrame) -> pl.DataFrame:
+    """`ACTIVITIES` on the rank's clock, each with the traced operator on whose time it was launched."""
+    rows = seen.rows
+    launched_ns = (rows["issue_ns"] - ahead_ns).to_numpy()
+    return rows.select(
+        pl.lit(device, STR).alias("device"), "stream", "kind", "name", pl.col("start_ns") - ahead_ns,
+        pl.col("end_ns") - ahead_ns, pl.Series("op_id", _launchers(ops, launched_ns), I64),
+    ).select(*ACTIVITIES.columns)  # fmt: skip
+
+
+def _launchers(ops: pl.DataFrame, launched_ns: np.ndarray) -> list[int | None]:
+    """The operator that was being called at each moment; None where none was (NaN: launch not seen)."""
+    timed = ops.drop_nulls(["start_ns", "end_ns"]).sort("start_ns")
+    if timed.is_empty() or not len(launched_ns):
+        return [None] * len(launched_ns)
+    start, end, ids = (timed[name].to_numpy() for name in ("start_ns", "end_ns", "op_id"))
+    at = np.nan_to_num(launched_ns.astype(np.float64), nan=-1.0)
+    row = np.searchsorted(start, at, side="right") - 1
+    inside = (row >= 0) & (at <= end[np.maximum(row, 0)])
+    return [int(ids[r]) if held else None for r, held in zip(row.tolist(), inside.tolist(), strict=True)]

@@ -1,0 +1,105 @@
+"""Which steps have their kernels captured, what is left of them, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneton_dist.tracer.environment import Capture
+from magneton_dist.tracer.kernels import KernelCapture
+from magneton_dist.tracer.stamps import Stamps
+from magneton_dist.tracer.steps import Steps
+
+
+class Profiler:
+    """Stands in for torch's, which has no GPU here."""
+
+    def __init__(self, activities: list[Any]) -> None:
+        assert activities == [torch.profiler.ProfilerActivity.CUDA]
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        time.sleep(0.001)
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text("{}")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.profiler, "profile", Profiler)
+
+
+def play(rows: Any, folder: Path, count: int, **capture: Any) -> list[str]:
+    """Kinds of `count` steps, every third of which has its kernels captured."""
+
+    class Recorder:
+        phase = None
+
+        def start(self, step: int) -> None:
+            pass
+
+        def stop(self) -> None:
+            pass
+
+    steps = Steps(
+        rows, Stamps(rows), Capture(**{"warmup_steps": 1, "graph_steps": 0, **capture}), start_ns=None,
+        open_graph=Recorder, warmed_up=lambda: None, stop=lambda: None, kernels=KernelCapture(rows, str(folder), 3, 1),
+    )  # fmt: skip
+    for _ in range(count):
+        steps.called(None, None)
+    steps.finish()
+    return [row[3] for row in rows.of("step")]
+
+
+def traces(rows: Any) -> list[dict[str, Any]]:
+    return [json.loads(row[2]) | {"end_ns": row[1]} for row in rows.of("mark") if row[0] == "kernel_trace"]
+
+
+def test_the_first_of_every_few_steps_after_the_warm_up(rows: Any, tmp_path: Path, gpu: None) -> None:
+    assert play(rows, tmp_path, 7) == [
+        "warm-up", "kernels", "measured", "measured", "kernels", "measured", "measured",
+    ]  # fmt: skip
+    found = traces(rows)
+    assert [(t["step"], t["file"]) for t in found][:2] == [(1, "kernels-000001.json"), (4, "kernels-000004.json")]
+    for trace in found:
+        assert trace["start_ns"] < trace["end_ns"]
+        assert trace["wall_ahead_ns"] == pytest.approx(time.time_ns() - time.monotonic_ns(), abs=1e8)
+        assert stat.S_IMODE((tmp_path / trace["file"]).stat().st_mode) == 0o600
+    assert not rows.of("fault")
+
+
+def test_traced_steps_have_them_too_and_are_not_counted(rows: Any, tmp_path: Path, gpu: None) -> None:
+    assert play(rows, tmp_path, 5, graph_steps=1) == ["warm-up", "traced", "kernels", "measured", "measured"]
+    assert [t["step"] for t in traces(rows)][:2] == [1, 2]
+
+
+def test_without_a_gpu_it_is_said_once(rows: Any, tmp_path: Path) -> None:
+    assert play(rows, tmp_path, 4) == ["warm-up", "measured", "measured", "measured"]
+    assert rows.of("fault") == [["kernels", "no GPU is in use: no kernels are captured"]]
+    assert not traces(rows)
+
+
+def test_the_jobs_own_profiler_goes_first(rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        assert play(rows, tmp_path, 3) == ["warm-up", "measured", "measured"]
+        torch.ones(2).add(1)
+    assert any(event.key == "aten::add" for event in theirs.key_averages())
+    (fault,) = rows.of("fault")
+    assert fault[1].startswith("another profiler was active")
+
+
+def test_a_trace_that_cannot_be_written_ends_it(rows: Any, tmp_path: Path, gpu: None) -> None:
+    assert play(rows, tmp_path / "gone", 7)[1:] == ["kernels", *["measured"] * 5]
+    (fault,) = rows.of("fault")
+    assert fault[1].startswith("the profiler's trace is lost: ")
