@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from magneton_dist.energy.attribution import attribute
+from magneton_dist.energy.carried import carried_over
 from magneton_dist.energy.deconvolution import told_apart
 from magneton_dist.energy.model import modelled_power, watt_seconds
 from magneton_dist.energy.summary import RankSummary
@@ -16,7 +17,9 @@ from magneton_dist.meters.profile import Profile, load_profile
 from magneton_dist.meters.sensor import Sensor
 from magneton_dist.records.audit import EnergyKind, StateShare
 from magneton_dist.records.manifest import RankRun
-from magneton_dist.timeline.states import rank_states
+from magneton_dist.timeline.carry import carry_shares
+from magneton_dist.timeline.gpu_states import CAPTURE_MARK
+from magneton_dist.timeline.states import CPU, rank_states
 from magneton_dist.timeline.sums import waits
 from magneton_dist.timeline.window import Window
 
@@ -78,6 +81,11 @@ def account(
     )
     if supply.sensor is not None:
         energy = told_apart(energy, power, timeline.states, supply.sensor, supply.share)
+    weights = supply.profile or load_profile(WEIGHTS)
+    open_somewhere = (timeline.states["activity"] == "unresolved").any()
+    if rank.device != CPU and open_somewhere and (tables["marks"]["name"] == CAPTURE_MARK).any():
+        carried = carry_shares(tables, arrivals, window, rank.device)
+        energy = carried_over(energy, carried, weights.nominal())
     calls = waits(tables["collectives"], arrivals, timeline.states, window)
     steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
     units, unit = _units(steps)
@@ -86,7 +94,7 @@ def account(
         notes.append("never initialised torch.distributed: audited by itself, without collectives")
     notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]
     compute_j = _compute_j_per_step(energy.states, steps.height)
-    traced = traced_step_costs(tables, compute_j, supply.profile or load_profile(WEIGHTS), replayed)
+    traced = traced_step_costs(tables, compute_j, weights, replayed)
     residual = replay_residual(traced, compute_j)
     notes += [residual] if residual else []
     summary = RankSummary(

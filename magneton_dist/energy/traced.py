@@ -23,6 +23,7 @@ def traced_step_costs(
 ) -> tuple[TracedStep, ...]:
     """Every traced step of a rank, in order.
 
+    An operator's time is that of the kernels that it launched, where these were captured, else its time on the host.
     Where several have the same operators, each operator's time is the least of them: a thread that had to wait
     for its core, or a device that was busy with something else, says nothing of the operator.
 
@@ -47,7 +48,7 @@ def traced_step_costs(
         alike.setdefault(structure(step.graph), []).append(step)
     costs: dict[int, TracedStep] = {}
     for known_as, of_structure in alike.items():
-        least_ns = np.min([_duration_ns(step) for step in of_structure], axis=0)
+        least_ns = np.min([_duration_ns(step, tables["activities"]) for step in of_structure], axis=0)
         for step in of_structure:
             end_ns = pl.col("start_ns") + pl.Series(least_ns, dtype=pl.Float64).fill_nan(None).cast(pl.Int64)
             cost = operator_energy(step.ops.with_columns(end_ns=end_ns), tables["values"], compute_j_per_step, profile)
@@ -75,6 +76,11 @@ def replay_residual(costs: Sequence[TracedStep], compute_j_per_step: float | Non
     )
 
 
-def _duration_ns(step: StepGraph) -> np.ndarray:
+def _duration_ns(step: StepGraph, activities: pl.DataFrame) -> np.ndarray:
     """(operators,) time of each, NaN where unknown."""
-    return (step.ops["end_ns"] - step.ops["start_ns"]).cast(pl.Float64).to_numpy()
+    launched = activities.filter(pl.col("op_id").is_in(step.ops["op_id"].implode()))
+    if launched.is_empty():
+        return (step.ops["end_ns"] - step.ops["start_ns"]).cast(pl.Float64).to_numpy()
+    on_device = launched.group_by("op_id").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    known = step.ops.select("op_id").join(on_device, on="op_id", how="left", maintain_order="left")["ns"]
+    return known.fill_null(0).cast(pl.Float64).to_numpy()  # it launched nothing

@@ -7,7 +7,7 @@ from magneton_dist.energy.replay.results import REPLAYED
 from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.energy.traced import replay_residual, traced_step_costs
 from magneton_dist.meters import load_profile
-from magneton_dist.records.schema import FINGERPRINTS, OPS, VALUES
+from magneton_dist.records.schema import ACTIVITIES, FINGERPRINTS, OPS, VALUES
 
 PROFILE = load_profile("h200")
 MATMUL, BOUND = PROFILE.operators["matmul"].nominal, PROFILE.operators["memory_bound"].nominal
@@ -32,7 +32,7 @@ def tables(*steps: list[tuple[str, int | None]]) -> dict[str, pl.DataFrame]:
         })  # fmt: skip
     return {
         "ops": pl.DataFrame(ops, schema=OPS.schema), "values": pl.DataFrame(values, schema=VALUES.schema),
-        "fingerprints": FINGERPRINTS.empty(),
+        "fingerprints": FINGERPRINTS.empty(), "activities": ACTIVITIES.empty(),
     }  # fmt: skip
 
 
@@ -57,6 +57,20 @@ def test_the_least_disturbed_step_tells_an_operators_time() -> None:
         assert cost.joules is not None
         assert cost.joules.sum() == pytest.approx(8.0)
     assert [cost.step for cost in (one, two, other)] == [0, 1, 2]
+
+
+def test_where_kernels_were_captured_they_tell_an_operators_time() -> None:
+    made = tables([("aten.mm.default", 3), ("aten.exp.default", 50), ("aten.view.default", 9)])
+    rows = [
+        ("GPU-0", 7, "kernel", "gemm", 0, 4 * MS, 0), ("GPU-0", 7, "kernel", "reduce", 5 * MS, 6 * MS, 0),
+        ("GPU-0", 7, "kernel", "exp", 7 * MS, 8 * MS, 1), ("GPU-0", 7, "memcpy", "of nobody", 0, 99 * MS, None),
+    ]  # fmt: skip
+    made["activities"] = pl.DataFrame(rows, schema=ACTIVITIES.schema, orient="row")
+    (cost,) = traced_step_costs(made, 10.0, PROFILE)
+    assert cost.seconds.tolist() == pytest.approx([0.005, 0.001, 0.0])
+    assert cost.joules is not None
+    total = 5 * MATMUL + BOUND
+    assert cost.joules.tolist() == pytest.approx([50 * MATMUL / total, 10 * BOUND / total, 0.0], rel=1e-6)
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
