@@ -13,6 +13,7 @@ from magneton_dist.matching.arrays import Bools, Ints
 from magneton_dist.matching.fingerprints import moment_distance
 from magneton_dist.matching.frontier import Match
 from magneton_dist.matching.graph import FEATURES
+from magneton_dist.matching.ranks import name_and_size
 from magneton_dist.matching.recorded import StepGraph
 
 LEAST_SHARE = 0.01  # of all elements that a computes: less is not worth a word
@@ -64,7 +65,8 @@ def divergences(a: StepGraph, b: StepGraph, matched: Match, eps: float) -> list[
 
 def _other_parameters(a: StepGraph, b: StepGraph, matched: Match) -> Divergence | None:
     given_a, given_b = _given(a, "parameter"), _given(b, "parameter")
-    both = np.isin(a.graph.slot, b.graph.slot[given_b & (b.graph.slot >= 0)])
+    # of other sizes they are other parts of what may be the same parameters
+    both = np.isin(name_and_size(a.graph), name_and_size(b.graph)[given_b & (b.graph.slot >= 0)])
     other = given_a & both & (matched.value_a < 0)
     if not other.any():
         return None

@@ -13,7 +13,7 @@ from math import gcd
 import numpy as np
 from scipy.sparse import csr_array
 
-from magneton_dist.matching.arrays import Floats, Ints
+from magneton_dist.matching.arrays import Bools, Floats, Ints
 from magneton_dist.matching.fingerprints import moment_distance
 from magneton_dist.matching.frontier import Match
 from magneton_dist.matching.graph import FEATURES, UNKNOWN, MatchGraph
@@ -87,9 +87,46 @@ def held_alike(graph: MatchGraph, others: Sequence[MatchGraph], shard: int) -> M
 
 def _contents(graph: MatchGraph) -> np.ndarray:
     """(values,) a number for the bits of each value and how many there are."""
-    spread = graph.checksum.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed: np.ndarray = spread + graph.numel.astype(np.uint64)
+    return _mixed(graph.checksum, graph.numel)
+
+
+def _mixed(a: Ints, b: Ints) -> np.ndarray:
+    """One number for two."""
+    mixed: np.ndarray = a.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + b.astype(np.uint64)
     return mixed
+
+
+def split_otherwise(a: MatchGraph, b: MatchGraph, matched: Match) -> Bools:
+    """(regions,) left over from parameters or their states that the ranks of the other job hold in other parts.
+
+    One rank's shard of an optimizer step has no counterpart on one rank of a job that does not shard, or otherwise.
+    """
+    regions, ids = matched.regions, (matched.value_a, matched.value_b)
+    split = np.zeros(regions.count, bool)
+    for graph, other, region, of_value in ((a, b, regions.a, ids[0]), (b, a, regions.b, ids[1])):
+        named = _named(other)
+        in_parts = _named(graph) & np.isin(graph.slot, other.slot[named])
+        in_parts &= ~np.isin(name_and_size(graph), name_and_size(other)[named])
+        on_parts, tainted = np.zeros(graph.n_ops, bool), in_parts.tolist()
+        inputs, outputs = graph.inputs.lists(), graph.outputs.lists()
+        for op in range(graph.n_ops) if in_parts.any() else ():
+            if any(tainted[v] for v in inputs[op]):
+                on_parts[op] = True
+                for v in outputs[op]:
+                    tainted[v] = of_value[v] < 0
+        split[region[on_parts]] = True
+    split[: regions.matched] = False
+    return split
+
+
+def _named(graph: MatchGraph) -> Bools:
+    """(values,) given to the step under a name."""
+    return np.asarray((graph.slot >= 0) & (graph.producers() < 0))
+
+
+def name_and_size(graph: MatchGraph) -> np.ndarray:
+    """(values,) a number for the name of each value and how many elements it has."""
+    return _mixed(graph.slot, graph.numel)
 
 
 @dataclass(frozen=True, eq=False)

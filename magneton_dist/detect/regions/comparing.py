@@ -59,8 +59,11 @@ def compare_regions(
     if not samples:
         return RegionComparison(notes=_nothing_traced(a, b))
     pairs, left_out = match_classes(samples, (a.name, b.name), load, run_all)
-    if not any(_has_fingerprints(record) for pair in pairs for record in (pair.a, pair.b)):
-        return RegionComparison(notes=["regions were not compared: values have no fingerprints (capture.fingerprints)"])
+    seen = [any(map(_has_fingerprints, records)) for records in zip(*((pair.a, pair.b) for pair in pairs), strict=True)]
+    if not all(seen):
+        without = " and ".join(runs.name for runs, has in zip((a, b), seen, strict=True) if not has)
+        note = f"regions were not compared: values of {without} have no fingerprints (capture.fingerprints)"
+        return RegionComparison(notes=[note])
     ranks = sorted({s.ranks for pair in pairs for s in pair.samples}, key=lambda pair: pair.number)
     places = group_regions(pairs)
     sums = sum_sides(pairs, places, len(a.repeats), ranks, classes_of(a.profile))
@@ -116,7 +119,8 @@ def _totals_agree(table: RegionTable) -> bool:
 
 def _nothing_traced(a: VariantRuns, b: VariantRuns) -> list[str]:
     without = [runs.name for runs in (a, b) if not any(s.traced for run in runs.repeats for s in run.values())]
-    who = " and ".join(without) or f"the same rank of {a.name} and {b.name}"
+    ranks = "the same rank" if a.world_size == b.world_size else "all ranks of a shard"
+    who = " and ".join(without) or f"{ranks} of {a.name} and {b.name}"
     return [f"regions were not compared: no operators were recorded of {who} (capture.graph_steps)"]
 
 
@@ -125,7 +129,7 @@ def _notes(table: RegionTable, left_out: int) -> list[str]:
     between = f"{b.name} against {a.name}"
     if left_out:
         notes.append(f"{between}: {left_out} traced steps of ranks in rare classes were not compared by region")
-    notes += _degrees(table)
+    notes += [*_degrees(table), *_split(table)]
     notes += [f"{between}: {text}" for pair in table.pairs[:1] for text in pair.found.parting]
     notes += [
         f"{between}: only {pair.found.agreement:.0%} of the values that match on rank {pair.samples[0].ranks.number} "
@@ -167,6 +171,16 @@ def _degrees(table: RegionTable) -> list[str]:
         f"{b.name} against {a.name}: the work of {_count(first.block_a)} of {a.name} is compared with that of "
         f"{_count(first.block_b)} of {b.name}, neighbours together; shards differ, so regions end where all of these "
         "ranks hold the same values, such as the results of collectives"
+    ]
+
+
+def _split(table: RegionTable) -> list[str]:
+    """That parameters are sharded in other ways, in words."""
+    if not any(group.split for group in table.groups):
+        return []
+    return [
+        f"{table.b.name} against {table.a.name}: ranks hold other parts of the parameters (sharding): what works on "
+        "them in parts, such as the optimizer, has no counterpart and is not compared"
     ]
 
 

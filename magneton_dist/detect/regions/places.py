@@ -18,6 +18,7 @@ class Group:
 
     Attributes:
         matched: they make matched values; else they are left over.
+        split: left over from parameters that are in other parts on the other side.
         pair, region: one of them: which class, and which region there.
         places: how many a rank has, at most.
         steps: traced steps (0 is a rank's first) in which there are any.
@@ -25,6 +26,7 @@ class Group:
     """
 
     matched: bool
+    split: bool
     pair: ClassPair
     region: int
     places: int = 0
@@ -54,12 +56,13 @@ def group_regions(pairs: Sequence[ClassPair]) -> Places:
         for region in range(pair.count):
             key = (
                 region < pair.match.regions.matched,
+                bool(pair.found.split[region]),
                 tuple(sign_a[op] for op in ops_a[region]),
                 tuple(sign_b[op] for op in ops_b[region]),
             )
             number = numbers.setdefault(key, len(groups))
             if number == len(groups):
-                groups.append(Group(key[0], pair, region))
+                groups.append(Group(key[0], key[1], pair, region))
                 members.append(0)
             mine[region] = number
         of_region.append(mine)

@@ -12,11 +12,11 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from magneton_dist.detect.regions.records import Load, StepRecord
-from magneton_dist.matching.arrays import Floats
+from magneton_dist.matching.arrays import Bools, Floats
 from magneton_dist.matching.divergence import divergences
 from magneton_dist.matching.frontier import Match, match, region_confidence
 from magneton_dist.matching.graph import SHARD_A, SHARD_B, MatchGraph
-from magneton_dist.matching.ranks import Canonical, RankPair, held_alike
+from magneton_dist.matching.ranks import Canonical, RankPair, held_alike, split_otherwise
 from magneton_dist.matching.recorded import StepGraph, tolerance
 from magneton_dist.matching.steps import in_every_step
 
@@ -73,6 +73,7 @@ class Found:
         match: of the first traced step, in all steps alike.
         confidence: (regions,) how alike what both sides read is.
         parting: in words, where and why nothing matches any more.
+        split: (regions,) left over from parameters that are in other parts on the other side.
         agreement: share of the matched values that are equal on other ranks of the class too, the least of those
             asked; 1 where there is no other.
     """
@@ -80,6 +81,7 @@ class Found:
     match: Match
     confidence: Floats
     parting: list[str]
+    split: Bools
     agreement: float
 
 
@@ -99,7 +101,8 @@ def match_records(assignment: Assignment) -> tuple[Found, StepRecord, StepRecord
         one, other = assignment.record(0, step), assignment.record(1, step)
         agreements.append(canonical.agreement(one.step.graph, other.step.graph, eps))
     parting = _parting(assignment, (of_a[0].step, of_b[0].step), (a, b), found, eps)
-    return Found(found, region_confidence(found, a, b), parting, min(agreements)), of_a[0], of_b[0]
+    split = split_otherwise(a, b, found)
+    return Found(found, region_confidence(found, a, b), parting, split, min(agreements)), of_a[0], of_b[0]
 
 
 def _whole(assignment: Assignment, side: Side, records: Sequence[StepRecord]) -> MatchGraph:

@@ -97,8 +97,9 @@ class RegionTable:
 
     @cached_property
     def one_sided(self) -> Bools:
-        """(groups,) operators on one side only."""
-        return np.asarray((self.sums[0].operators == 0) | (self.sums[1].operators == 0))
+        """(groups,) operators on one side only, whose work the other side does not do."""
+        alone = (self.sums[0].operators == 0) | (self.sums[1].operators == 0)
+        return np.asarray(alone & ~np.array([g.split for g in self.groups]))
 
     @cached_property
     def holds(self) -> Bools:

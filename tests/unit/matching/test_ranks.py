@@ -6,7 +6,7 @@ from synthetic_graphs import Builder, transformer
 
 from magneton_dist.matching.frontier import match
 from magneton_dist.matching.graph import SHARD_A, SHARD_B
-from magneton_dist.matching.ranks import Canonical, corresponding, held_alike, region_sums
+from magneton_dist.matching.ranks import Canonical, corresponding, held_alike, region_sums, split_otherwise
 
 EPS = 1e-3
 
@@ -97,6 +97,35 @@ def test_another_degree_of_tensor_parallelism_is_compared_where_ranks_hold_the_s
     ]
     block = ["mm", "reduce_scatter_tensor", "all_reduce"] if reduce_scatter else ["mm", "all_reduce"]
     assert names == [["layer_norm"]] * 2 + [block] * 2 + [["layer_norm"]] * 2 + [block] * 2
+
+
+def test_what_is_left_of_parameters_in_other_parts_is_known_as_such():
+    """b holds half of the parameter, gathers it for the product, and updates its half."""
+
+    def rank(side: str, sharded: bool) -> Builder:
+        b = Builder(side)
+        size = 512 if sharded else 1024
+        part = b.value("half of w" if sharded else "w", size, slot="w")
+        other = b.parameter("other", 256)
+        weight = b.one("all_gather_into_tensor", [part], "w", 1024) if sharded else part
+        y = b.one("mm", [b.value("x"), weight], "y")
+        grad = b.one("mm", [y, weight], "dw", 1024)
+        grad = b.one("reduce_scatter_tensor", [grad], "half of dw", 512) if sharded else grad
+        scaled = b.one("mul", [part, grad], numel=size)
+        b.one("sqrt", [scaled], numel=size)
+        b.one("debug", [other], numel=256)
+        return b
+
+    a, b = rank("a", False), rank("b", True)
+    one, two = a.graph(), b.graph()
+    found = match(one, two, EPS)
+    split = split_otherwise(one, two, found)
+    names = [
+        [side.names[op] for op in np.nonzero(split[regions])[0]]
+        for side, regions in ((a, found.regions.a), (b, found.regions.b))
+    ]
+    assert names == [["mul", "sqrt"], ["reduce_scatter_tensor", "mul", "sqrt"]]
+    assert not split_otherwise(one, one, match(one, one, EPS)).any()
 
 
 def test_agreement_needs_something_to_ask():

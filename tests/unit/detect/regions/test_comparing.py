@@ -437,7 +437,9 @@ def test_values_without_fingerprints_are_not_compared_and_it_is_said(monkeypatch
     monkeypatch.setattr(Drawing, "table", bare)
     result = compared(eager(), fused())
     assert (result.results, result.findings) == ([], [])
-    assert result.notes == ["regions were not compared: values have no fingerprints (capture.fingerprints)"]
+    assert result.notes == [
+        "regions were not compared: values of eager and fused have no fingerprints (capture.fingerprints)"
+    ]
 
 
 def test_a_region_of_some_steps_only_is_no_finding() -> None:
