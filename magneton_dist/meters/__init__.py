@@ -1,6 +1,11 @@
-"""Meters: where watts and joules come from, one file per source, behind one interface."""
+"""Meters: where watts and joules come from, one file per source, behind one interface.
+
+Profiles, which need more packages than meters do, are loaded when they are used.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from magneton_dist.errors import ConfigError, MeterError
 from magneton_dist.meters.hwmon import HwmonMeter
@@ -8,10 +13,12 @@ from magneton_dist.meters.meter import Conditions, Meter, NullMeter, Reading
 from magneton_dist.meters.modelled import ModelledMeter
 from magneton_dist.meters.nvml import NvmlMeter, visible_gpus
 from magneton_dist.meters.pmd import PMD2, PMD_USB, PmdMeter
-from magneton_dist.meters.profile import Profile, Watts, load_profile
 from magneton_dist.meters.rapl import RaplMeter
 from magneton_dist.meters.sampler import Sampler
 from magneton_dist.meters.zeus import ZeusMeter
+
+if TYPE_CHECKING:
+    from magneton_dist.meters.profile import Profile, Watts, load_profile
 
 __all__ = [
     "PMD2", "PMD_USB", "Conditions", "HwmonMeter", "Meter", "ModelledMeter", "NullMeter", "NvmlMeter", "PmdMeter",
@@ -19,6 +26,20 @@ __all__ = [
 ]  # fmt: skip
 
 _FALLBACK = "h200"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Profile", "Watts", "load_profile"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from magneton_dist.meters import profile
+
+    return getattr(profile, name)
+
+
+def _modelled(profile: str, device: str) -> ModelledMeter:
+    from magneton_dist.meters.profile import load_profile
+
+    return ModelledMeter(load_profile(profile), device)
 
 
 def open_meter(spec: str, device: str) -> tuple[Meter, str]:
@@ -59,7 +80,7 @@ def _named(spec: str, device: str) -> Meter:
         case ["null"]:
             return NullMeter(device)
         case ["modelled", profile]:
-            return ModelledMeter(load_profile(profile), device)
+            return _modelled(profile, device)
     names = "auto, nvml, rapl, hwmon, pmd2[:PORT], pmd-usb[:PORT], zeus, null or modelled:PROFILE"
     raise ConfigError(f"no such meter: {spec}", where="energy.meter", do=f"use {names}")
 
@@ -75,4 +96,4 @@ def _auto(device: str) -> tuple[Meter, str]:
         reason = meter.source
     except MeterError as error:
         reason = str(error)
-    return ModelledMeter(load_profile(_FALLBACK), device), f"auto: modelled, because {reason}"
+    return _modelled(_FALLBACK, device), f"auto: modelled, because {reason}"

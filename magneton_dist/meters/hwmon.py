@@ -11,10 +11,10 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magneton_dist.errors import MeterError
 from magneton_dist.meters.meter import Conditions, Counter, Reading
-from magneton_dist.records.audit import EnergyKind
 
 HWMON = Path("/sys/class/hwmon")
 _LIMIT_W = 20_000.0  # no machine draws as much
@@ -25,6 +25,9 @@ _WHOLES = (
     (re.compile(r"Esocket\d+"), "AMD sockets"),
     (re.compile(r"power_meter"), "the whole machine, by its ACPI power meter"),
 )
+
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import EnergyKind
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from magneton_dist.records.audit import EnergyKind
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import EnergyKind
+
 
 # A counter ticks in steps of up to 100 ms: a second's worth of energy may arrive at once, never more.
 _TICK_S = 1.0

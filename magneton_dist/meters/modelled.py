@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from magneton_dist.meters.meter import Conditions, Reading
-from magneton_dist.meters.profile import Profile
-from magneton_dist.records.audit import EnergyKind
+
+if TYPE_CHECKING:
+    from magneton_dist.meters.profile import Profile
+    from magneton_dist.records.audit import EnergyKind
 
 
 class ModelledMeter:

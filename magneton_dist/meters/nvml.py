@@ -8,7 +8,7 @@ NVML needs no CUDA context and this module makes none.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
@@ -16,7 +16,9 @@ from magneton_dist.errors import MeterError
 from magneton_dist.meters.gpm import Activity, Gpm
 from magneton_dist.meters.meter import Conditions, Counter, Reading
 from magneton_dist.meters.visible import Visible, find_gpu, visible_devices
-from magneton_dist.records.audit import EnergyKind
+
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import EnergyKind
 
 # 25 of every 100 ms: A100 and H100, arXiv 2312.02741. Other GPUs average over longer windows.
 _INSTANT_WINDOW_NS = 25_000_000

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneton_dist.errors import MeterError
 from magneton_dist.meters.meter import Conditions, Reading
-from magneton_dist.records.audit import EnergyKind
+
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import EnergyKind
 
 _BAUD = 115_200
 _TIMEOUT_S = 0.2  # 122 bytes take 11 ms on the wire

@@ -9,10 +9,13 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magneton_dist.errors import MeterError
 from magneton_dist.meters.meter import Conditions, Counter, Reading
-from magneton_dist.records.audit import EnergyKind
+
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import EnergyKind
 
 POWERCAP = Path("/sys/class/powercap")
 _LIMIT_W = 1_000.0  # per zone; no socket draws as much

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magneton_dist.errors import MeterError
 from magneton_dist.meters.meter import Conditions, Counter, Reading
-from magneton_dist.records.audit import EnergyKind
+
+if TYPE_CHECKING:
+    from magneton_dist.records.audit import EnergyKind
 
 _LIMIT_W = 5_000.0
 _INSTALL = "pip install 'magneton-dist[zeus]'"
