@@ -54,7 +54,7 @@ def test_an_operator_is_repeated_in_a_process_of_its_own() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_of_different_speed_repeat_a_collective_equally_often(ranks: int) -> None:
-    with Bench(["cpu"] * ranks, {"OMP_NUM_THREADS": "1"}, together=True) as bench:
+    with Bench(["cpu"] * ranks, {"OMP_NUM_THREADS": "1"}, backend="gloo") as bench:
         over = threading.Event()
         slow = bench.processes[-1].pid
 

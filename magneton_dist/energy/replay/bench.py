@@ -27,14 +27,14 @@ class Bench:
     Args:
         devices: ``cpu`` or the GPU's UUID, of each.
         environment: variables of the job that decide which kernels run.
-        together: they form a process group.
+        backend: they form a process group with this one; empty: they know nothing of each other.
 
     Raises:
         MeterError: a process does not start, or ends.
     """
 
     def __init__(
-        self, devices: Sequence[str], environment: Mapping[str, str] | None = None, *, together: bool = False
+        self, devices: Sequence[str], environment: Mapping[str, str] | None = None, *, backend: str = ""
     ) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="magneton-dist-replay-")
@@ -44,8 +44,7 @@ class Bench:
                     self.processes.append(_start(device, environment or {}, said))
             for rank in range(len(devices)):
                 self._answer(rank, time.monotonic() + _SLOW_S)
-            if together:
-                backend = "gloo" if "cpu" in devices else "nccl"
+            if backend:
                 meet = {"backend": backend, "rendezvous": str(Path(self._folder.name) / "meet"), "size": len(devices)}
                 self._ask_each([{"do": "join", "with": {**meet, "rank": rank}} for rank in range(len(devices))])
         except BaseException:

@@ -167,7 +167,8 @@ class _Benches:
         key = (candidate.settings.key, candidate.ranks)
         if key not in self._started:
             settings, on = candidate.settings, self.devices_of(candidate)
-            bench = Bench(on, settings.environment, together=bool(candidate.ranks))
+            backend = ("gloo" if "cpu" in on else "nccl") if candidate.ranks else ""
+            bench = Bench(on, settings.environment, backend=backend)
             self._started[key] = bench, []
             self._started[key] = bench, bench.ask("settings", values=settings.switches)["refused"]
         return self._started[key]
