@@ -10,15 +10,16 @@ import msgspec
 
 from magneton_dist import audits
 from magneton_dist.audits import Outcome
-from magneton_dist.diagnosis.explain import OF_OPERATORS, Runs, explained, explained_region, keep
+from magneton_dist.diagnosis.explain import OF_OPERATORS, Runs, explained, explained_region, keep, worth_telling
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.records.audit import Audit, Finding, RegionResult
 from magneton_dist.records.store import AuditRecord, load
 
 MOST_FINDINGS = 3  # that `launch` explains
+LEAST_SHARE = 0.01  # of a step, that a region without a finding must seem to differ by
 SEEMS = 1.1  # ratio of times of a region's sides
-MOST_REGIONS = 2  # without a finding, of the same operators, that it looks at as well
+MOST_REGIONS = 4  # without a finding that it looks at as well
 REGION = "region:"
 Say = Callable[[str], None]
 
@@ -34,7 +35,7 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
         say: is told what happens.
 
     Returns:
-        the outcome with the cause in it, and the finding; of a region without a cause, the finding is not in the
+        the outcome with the cause in it, and the finding; one on a region that is not worth telling is not in the
         outcome.
 
     Raises:
@@ -46,7 +47,7 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
         if which.startswith(REGION):
             region = _region(outcome.audit, which, folder)
             found = explained_region(region, outcome.audit, runs, laboratory, say)
-            return _with({}, [found] if found.cause is not None else [], outcome), found
+            return _with({}, [found] if worth_telling(found) else [], outcome), found
         place = _place(outcome.audit, which, folder)
         found = explained(outcome.audit.findings[place], runs, laboratory, say)
     return _with({place: found}, [], outcome), found
@@ -55,14 +56,14 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
 def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: None) -> Outcome:
     """Find causes of the costliest findings of `outcome` while there is time.
 
-    Where the variants' settings differ, regions are looked at as well whose difference the runs themselves were too
-    noisy to show.
+    Regions are looked at as well whose difference the runs themselves were too noisy to show.
     """
     audit = outcome.audit
     places = [place for place, finding in enumerate(audit.findings) if finding.kind in OF_OPERATORS][:MOST_FINDINGS]
     known = [finding.where.operators for finding in audit.findings]
-    regions = [r for r in audit.regions if _unclear(r) and r.operators not in known][:MOST_REGIONS]
-    if budget_s <= 0 or not (places or (regions and audit.settings)):
+    floor_s = LEAST_SHARE * sum(_seconds(region)[1] for region in audit.regions)
+    regions = [r for r in audit.regions if _unclear(r, floor_s) and r.operators not in known][:MOST_REGIONS]
+    if budget_s <= 0 or not (places or regions):
         return outcome
     runs = _runs(outcome.folder)
     found: dict[int, Finding] = {}
@@ -73,17 +74,23 @@ def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: No
                 found[place] = explained(audit.findings[place], runs, laboratory, say)
             except RecordError as error:
                 found[place] = msgspec.structs.replace(audit.findings[place], diagnosis=[str(error)])
-        for region in regions if audit.settings else ():
+        for region in regions:
             finding = explained_region(region, audit, runs, laboratory, say)
-            new += [finding] if finding.proof == "proved" else []
+            new += [finding] if worth_telling(finding) else []
     return _with(found, new, outcome)
 
 
-def _unclear(region: RegionResult) -> bool:
+def _unclear(region: RegionResult, floor_s: float) -> bool:
     """Do the costs of equal work seem to differ, although no finding came of it?"""
-    times = [side.seconds for side in region.sides.values()]
+    less_s, more_s = _seconds(region)
     matched = region.kind == "matched" and not region.differs and bool(region.operators)
-    return matched and max(times) >= SEEMS * min(times)
+    return matched and more_s >= SEEMS * less_s and more_s - less_s >= floor_s
+
+
+def _seconds(region: RegionResult) -> tuple[float, float]:
+    """Of a step on the side that takes less time, and on the other."""
+    less_s, more_s = sorted(side.seconds for side in region.sides.values())
+    return less_s, more_s
 
 
 def _runs(folder: Path) -> Runs:

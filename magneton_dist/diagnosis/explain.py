@@ -45,22 +45,19 @@ def explained(finding: Finding, runs: Runs, laboratory: Laboratory, say: Say = l
 def explained_region(
     region: RegionResult, audit: Audit, runs: Runs, laboratory: Laboratory, say: Say = lambda _: None
 ) -> Finding:
-    """A finding of kind `knob` on a region that no finding is about: proved, or its `cause` is None.
+    """A finding of kind `knob` on a region that no finding is about; it counts only if it is `worth_telling`.
 
     What differs is measured in fresh processes, not in the runs, so it does not depend on their noise.
 
     Raises:
         RecordError: what the region points to is not in the record.
     """
-    stack = [region.line] if region.line else []
+    stack = next((stacks for side in region.sides.values() for stacks in side.stacks), [])
     place = Place(what=", ".join(region.phases), stack=stack, operators=region.operators)
     found = _investigated(place, None, runs, laboratory, say)
     times = found.cause.seconds if found.cause is not None else {}
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
-    if found.cause is not None and (not times or times[hungry] < LEAST_RATIO * times[cheap]):
-        found.lines.append("no finding: the call takes as long in either variant's world")
-        found.cause, found.proof, found.fix = None, "none", ""
     ratio = f"{times[hungry] / times[cheap]:.1f}x the time of {cheap}" if times else "the same time"
     ranks = audit.variants[hungry].ranks
     steps = sum(rank.steps for rank in ranks)
@@ -73,6 +70,12 @@ def explained_region(
         ),
         found,
     )  # fmt: skip
+
+
+def worth_telling(finding: Finding) -> bool:
+    """Is its cause proved, and does the call take clearly longer in one variant's world?"""
+    times = finding.cause.seconds.values() if finding.cause is not None else ()
+    return finding.proof == "proved" and len(times) == 2 and max(times) >= LEAST_RATIO * min(times)
 
 
 def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Laboratory, say: Say) -> Diagnosis:

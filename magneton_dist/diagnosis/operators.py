@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from importlib.metadata import version
+from statistics import median
 from typing import Literal
 
 from magneton_dist.detect.regions.records import StepRecord
@@ -17,7 +19,7 @@ from magneton_dist.diagnosis.factors import Factor, argument_factors, environmen
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.prove import Proof, Verdict, prove
-from magneton_dist.diagnosis.trial import Side, Signature, Timing, Trial, together
+from magneton_dist.diagnosis.trial import FLIPPED_ROUNDS, Side, Signature, Timing, Trial, interleaved_seconds, together
 from magneton_dist.records.audit import Cause
 
 MOST_PAIRS = 4  # operator calls that are made again
@@ -113,16 +115,28 @@ class Investigation:
                 f"{one} and {other} lies above the operators, in Python"
             )
             return self.found
+        pairs = [pair for pair in pairs[:MOST_PAIRS] if settings or argument_factors(pair.a, pair.b)]
+        if not pairs:
+            self._tell("no cause: settings, environment and arguments of these operators are the same in both variants")
+            return self.found
+        self._compare_torch()
         grouped = together(self._trial(pairs[0], settings), settings)
-        trials = [(self._trial(pair, grouped), pair.a.operator) for pair in pairs[:MOST_PAIRS]]
+        trials = [(self._trial(pair, grouped), pair.a.operator) for pair in pairs]
         if not any(self._by_signature(*each) for each in trials) and not any(
-            self._by_time(*each) for each in trials[:MOST_TIMED] if each[0].factors
+            self._by_time(*each) for each in trials[:MOST_TIMED]
         ):
             self._tell("no cause: nothing that differs between the variants was shown to make a difference")
         return self.found
 
     def _tell(self, line: str) -> None:
         self.found.lines.append(line)
+
+    def _compare_torch(self) -> None:
+        """Say so where operators are made again with another torch than the job had."""
+        ours = version("torch")
+        theirs = self._sides[0].settings.get("version.torch", ours)
+        if theirs.partition("+")[0] != ours.partition("+")[0]:
+            self._tell(f"counterfactual: made with torch {ours}, the job ran with {theirs}")
 
     def _trial(self, pair: Pair, settings: Sequence[Factor]) -> Trial:
         mine, theirs = (side.settings for side in self._sides)
@@ -148,7 +162,8 @@ class Investigation:
         self._tell(f"counterfactual: {operator} runs {mine} as in {self._names[0]}, {theirs} as in {self._names[1]}")
         self._say(f"flipping {len(trial.factors)} differences of {operator}")
         proof = prove(len(trial.factors), trial.signature)
-        self._conclude(proof, trial, [trial.seconds(nothing), trial.seconds(everything)])
+        times = interleaved_seconds(trial, FLIPPED_ROUNDS)
+        self._conclude(proof, trial, [median(of_side) if of_side else None for of_side in times])
         return True
 
     def _by_time(self, trial: Trial, operator: str) -> bool:
@@ -238,7 +253,7 @@ def _apart(a: Signature, b: Signature, layers: Sequence[str]) -> tuple[str, str]
             mine = [name for name in dict.fromkeys(one) if name not in other]
             theirs = [name for name in dict.fromkeys(other) if name not in one]
             if mine or theirs:
-                return _listed(mine) or "nothing of that kind", _listed(theirs) or "nothing of that kind"
+                return _listed(mine) or f"no such {layer}", _listed(theirs) or f"no such {layer}"
     return "its kernels in one order or number", "in another"
 
 

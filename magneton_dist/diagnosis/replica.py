@@ -7,7 +7,8 @@ Runs in fresh processes only: standard library and torch. Operators of ATen alon
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -38,6 +39,7 @@ class Replica:
         self._described = {int(key): tensor for key, tensor in call["tensors"].items()}
         self._positional: list[Any] = []
         self._named: dict[str, Any] = {}
+        _check_size(self._described.values())
         for argument in call["arguments"]:
             if isinstance(argument, dict) and "name" in argument:
                 self._named[argument["name"]] = self._built(argument["value"])
@@ -101,18 +103,30 @@ def _operator(name: str) -> Callable[..., Any]:
     return found
 
 
+def _check_size(tensors: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse what would not leave half of the free memory to others."""
+    wanted = sum(_elements(t) * getattr(torch, t["dtype"]).itemsize for t in tensors if t["device"] == "cpu")
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > free / 2:
+        raise NotReplayableError(f"its tensors need {wanted / 1e9:.3g} GB, of which {free / 1e9:.3g} GB are free")
+
+
+def _elements(described: Mapping[str, Any]) -> int:
+    """Of the storage that the tensor reaches into."""
+    shape, stride = described["shape"], described["stride"]
+    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if math.prod(shape) else -1
+    return int(described["offset"] + last + 1)
+
+
 def _tensor(described: Mapping[str, Any], seed: int) -> torch.Tensor:
     """A tensor of this shape, stride, offset, dtype and device."""
-    shape, stride = described["shape"], described["stride"]
     dtype: torch.dtype = getattr(torch, described["dtype"])
-    offset = described["offset"]
-    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if math.prod(shape) else -1
     generator = torch.Generator().manual_seed(seed)
-    elements = offset + last + 1
+    elements = _elements(described)
     if dtype.is_floating_point or dtype.is_complex:
         drawn_as = dtype if dtype.itemsize > 1 else torch.float32
         storage = torch.randn(elements, dtype=drawn_as, generator=generator).to(dtype)
     else:  # 0 and 1 are indices into almost anything
         storage = torch.randint(0, 2, (elements,), generator=generator).to(dtype)
-    made = storage.to(described["device"]).as_strided(shape, stride, offset)
+    made = storage.to(described["device"]).as_strided(described["shape"], described["stride"], described["offset"])
     return made.requires_grad_() if described["parameter"] and made.is_floating_point() else made

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from magneton_dist.diagnosis.calls import Call
@@ -129,6 +130,18 @@ def together(trial: Trial, factors: Sequence[Factor]) -> list[Factor]:
     return roots + [factor for factor in factors if factor.kind != "setting"]
 
 
+def interleaved_seconds(trial: Trial, rounds: int) -> tuple[list[float], list[float]]:
+    """Medians of a call in worlds A and B, each of `rounds` fresh processes in turn; fewer where some failed."""
+    worlds: tuple[Flipped, Flipped] = frozenset(), frozenset(range(len(trial.factors)))
+    times: tuple[list[float], list[float]] = [], []
+    for turn in range(rounds):
+        for side in (0, 1) if turn % 2 == 0 else (1, 0):
+            taken = trial.seconds(worlds[side])
+            if taken is not None:
+                times[side].append(taken)
+    return times
+
+
 class Timing:
     """Tells by time in which of the two worlds a call behaves: only where they are apart for certain.
 
@@ -139,25 +152,17 @@ class Timing:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        everything = frozenset(range(len(trial.factors)))
-        worlds: tuple[Flipped, Flipped] = frozenset(), everything
-        times: tuple[list[float], list[float]] = [], []
-        for turn in range(ROUNDS):
-            for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                taken = trial.seconds(worlds[side])
-                if taken is not None:
-                    times[side].append(taken)
+        times = interleaved_seconds(trial, ROUNDS)
         self._known: dict[Flipped, str] = {}
         self.apart = False
         self.seconds: tuple[float, float] | None = None
         if all(len(of_side) == ROUNDS for of_side in times):
-            a, b = (sorted(of_side)[ROUNDS // 2] for of_side in times)
-            self.seconds = a, b
+            a, b = self.seconds = median(times[0]), median(times[1])
             self._fast, self._slow = ("a", "b") if a < b else ("b", "a")
             fast, slow = times if a < b else times[::-1]
             self.apart = max(fast) < min(slow) and max(a, b) >= LEAST_RATIO * min(a, b)
             self._border = (max(fast) * min(slow)) ** 0.5
-            self._known = {worlds[0]: "a", worlds[1]: "b"}
+            self._known = {frozenset(): "a", frozenset(range(len(trial.factors))): "b"}
 
     def behaves(self, flipped: Flipped) -> str:
         """The world, a or b, in which the call takes as long as in this one; between them where it is not clear."""

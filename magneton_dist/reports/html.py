@@ -38,6 +38,7 @@ MAX_FINDINGS = 50
 MAX_SAVED = 20
 MAX_STATE_ROWS = 1_000
 MAX_DIFFERENCES = 100
+MAX_LINES = 20  # of how a cause was found
 
 
 def write_html(audit: Audit, runs: Sequence[RunBands], path: Path) -> None:
@@ -211,6 +212,7 @@ def _finding(finding: Finding) -> Values:
             "by_variant": [(one_line(k, 60), one_line(v)) for k, v in cause.values.items()],
         },
         "proof": _PROOF[finding.proof],
+        "diagnosis": [one_line(line, 400) for line in finding.diagnosis[:MAX_LINES]],
         "confidence": percent(finding.confidence),
     }
 

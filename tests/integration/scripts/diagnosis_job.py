@@ -95,6 +95,9 @@ def model() -> nn.Module:
         return Convolution(torch.channels_last if CHANGED else torch.contiguous_format)
     if CASE == "norm":
         return Norm(transposed=CHANGED)
+    if CASE == "pair":
+        torch.backends.mkldnn.enabled = CHANGED
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16" if CHANGED else "ieee"
     return Products()  # noise, decoys: nothing is changed; environment: by the launcher
 
 

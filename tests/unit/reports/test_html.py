@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from magneton_dist.records.audit import Cause
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.reports.html import write_html
 from magneton_dist.timeline.states import STATES
@@ -191,3 +192,12 @@ def test_page_of_128_ranks_with_endless_intervals_is_bounded(crowd, page):
     assert "112 ranks hidden" in built.words
     assert "cut into slices" in built.words
     assert len(built.source) < 1_500_000
+
+
+def test_a_cause_tells_how_it_was_found_and_its_names_are_text(audit, page):
+    cause = Cause("setting", "torch.<b>x</b>", {"join": "True", "early-exit": "False"})
+    finding = msgspec.structs.replace(audit.findings[0], cause=cause, proof="proved", diagnosis=["proved: <i>x</i>"])
+    built = page(msgspec.structs.replace(audit, findings=[finding]))
+    assert "torch.<b>x</b>" in built.words
+    assert "proved: <i>x</i>" in built.words
+    assert not built.tags("i") or all("style" in tag for tag in built.tags("i"))

@@ -6,7 +6,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from magneton_dist.reports.terminal import render_terminal
+from magneton_dist.records.audit import Cause
+from magneton_dist.reports.terminal import render_finding, render_terminal
 
 AUDITS = ["audit", "alone", "troubled", "hostile"]
 
@@ -108,3 +109,16 @@ def test_settings_that_differ_are_told_and_a_long_list_is_cut(audit):
     assert "torch.x0: True in join, False in early-exit" in text
     assert "torch.x8" not in text
     assert "2 more in audit.json" in text
+
+
+def test_a_finding_is_told_with_its_cause_and_how_it_was_found(audit):
+    cause = Cause("setting", "torch.backends.mkldnn.enabled", {"join": "True", "early-exit": "False"})
+    lines = ["counterfactual: aten.mm.default runs other kernels", "proved: it alone"]
+    finding = msgspec.structs.replace(audit.findings[0], cause=cause, proof="proved", diagnosis=lines)
+    text = rendered(msgspec.structs.replace(audit, findings=[finding]), 120)
+    assert "setting torch.backends.mkldnn.enabled (proved)" in text
+    assert "how found" in text
+    assert "proved: it alone" in text
+    file = io.StringIO()
+    render_finding(finding, Console(file=file, width=120))
+    assert "join: True; early-exit: False" in file.getvalue()
