@@ -189,7 +189,13 @@ def bands(folder: Path) -> RunBands:
         raise RecordError(
             "is an audit, not one run", where=str(folder), do="give VARIANT/REPEAT below it, such as join/0"
         )
-    return _bands(analyse(record), record.manifest)
+    done = analyse(record)
+    drawn = _bands(done, record.manifest)
+    ranks = {
+        rank: replace(bands, ops=_shifted(record.ranks[rank].ops, _shift_ns(done, rank)))
+        for rank, bands in drawn.ranks.items()
+    }
+    return replace(drawn, ranks=ranks)
 
 
 def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
@@ -297,12 +303,11 @@ def _typical(facts: list[RunFacts]) -> Manifest | None:
 
 
 def _bands(done: RunAnalysis, manifest: Manifest) -> RunBands:
-    """States, power and calls over time, on the coordinator's clock; `manifest` names the run."""
+    """States, power and calls over time, without operators, on the coordinator's clock; `manifest` names the run."""
     ranks, starts, ends, kinds = {}, [], [], []
     for rank, of_rank in done.accounts.items():
-        clock, window = done.joined.joined.clocks.get(rank, RankClock()), done.joined.windows[rank]
+        window, shift = done.joined.windows[rank], _shift_ns(done, rank)
         record = done.record.ranks[rank]
-        shift = clock.to_common(window.start_ns) - window.start_ns
         starts.append(window.start_ns + shift)
         ends.append(window.end_ns + shift)
         kinds.append(of_rank.summary.energy_kind)
@@ -311,13 +316,18 @@ def _bands(done: RunAnalysis, manifest: Manifest) -> RunBands:
             power=_shifted(of_rank.power, shift),
             collectives=_shifted(record.collectives, shift),
             steps=_shifted(record.steps, shift),
-            ops=_shifted(record.ops, shift),
             arrivals=done.joined.joined.of(rank).with_columns(pl.col("last_arrival_ns") + shift),
             node=of_rank.summary.node,
             device=of_rank.summary.device,
         )
     kind = kinds[0] if kinds else "unmeasured"
     return RunBands(manifest.variant, manifest.repeat, min(starts, default=0), max(ends, default=0), kind, ranks)
+
+
+def _shift_ns(done: RunAnalysis, rank: int) -> int:
+    """What a rank's clock lacks to the coordinator's, at the start of the window."""
+    start = done.joined.windows[rank].start_ns
+    return done.joined.joined.clocks.get(rank, RankClock()).to_common(start) - start
 
 
 def _shifted(table: pl.DataFrame, by_ns: int) -> pl.DataFrame:

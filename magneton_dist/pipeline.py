@@ -22,13 +22,14 @@ from magneton_dist.importers.captured import with_kernels
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
-from magneton_dist.records.schema import COUNTERS, POWER, TABLES
+from magneton_dist.records.schema import COUNTERS, OPS, POWER, TABLES
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder, write_rank
 from magneton_dist.timeline.arrivals import Joined, join_arrivals, own_arrivals
 from magneton_dist.timeline.clocks import RankClock
 from magneton_dist.timeline.window import Life, Window, audited_windows, own_life
 
 MODELLED = "modelled:"
+OF_ARRIVALS = ("steps", "collectives", "stamps", "marks", "power")  # the tables that a rank's arrivals come from
 ESSENTIAL = frozenset({"steps", "collectives", "marks"})  # tables that a rank cannot be audited without
 
 
@@ -138,7 +139,9 @@ def account_rank(
     `profile`: the watts of a rank whose meter is modelled, default: the meter's own; the sensor of one that measures.
     """
     record = RankRecord(folder)
-    tables = {name: record.table(name) for name in TABLES}
+    tables = {name: record.table(name) for name in TABLES if name != "ops"}
+    # of a profiler's trace operators have no values, are many, and cost nothing by themselves
+    tables["ops"] = OPS.empty() if tables["values"].is_empty() else record.ops
     if rank.rank not in joined.windows:
         raise RecordError(f"rank {rank.rank}: nothing was recorded", where=str(folder))
     window = joined.windows[rank.rank]
@@ -181,7 +184,7 @@ def analyse(run: RunRecord, profile: Profile | None = None) -> RunAnalysis:
     arrivals = []
     for rank, record in run.ranks.items():
         entry = known.get(rank)
-        tables = {name: record.table(name) for name in TABLES}
+        tables = {name: record.table(name) for name in OF_ARRIVALS}
         device = entry.device if entry else "cpu"
         if ESSENTIAL & set(record.missing):  # what is left would be taken for a rank without steps or calls
             continue

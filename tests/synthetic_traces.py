@@ -35,13 +35,13 @@ def rank_events(
             begin = at + call * (STEP_US // calls)
             last = begin + BEGIN_US // calls + max(late_us(r, step, call, ranks, slow) for r in range(ranks))
             own = begin + BEGIN_US // calls + late_us(rank, step, call, ranks, slow)
-            each = (own - begin) / max(1, kernels)
+            each = max(2, (own - begin) // max(1, kernels))
             for k in range(kernels):
                 correlation += 1
                 start = begin + k * each
-                yield event("aten::mm", "cpu_op", start, 0.8 * each, 100, 1, **{"External id": correlation})
-                yield event("cudaLaunchKernel", "cuda_runtime", start, 0.1 * each, 100, 1, correlation=correlation)
-                yield event(f"gemm_{k % 7}", "kernel", start + 1, 0.9 * each, device, 7, device=device, stream=7,
+                yield event("aten::mm", "cpu_op", start, each - 1, 100, 1, **{"External id": correlation})
+                yield event("cudaLaunchKernel", "cuda_runtime", start, 1, 100, 1, correlation=correlation)
+                yield event(f"gemm_{k % 7}", "kernel", start + 1, each - 1, device, 7, device=device, stream=7,
                             correlation=correlation, **{"External id": correlation})  # fmt: skip
             correlation += 1
             yield event("cudaLaunchKernelExC", "cuda_runtime", own - 5, 2, 100, 1, correlation=correlation)

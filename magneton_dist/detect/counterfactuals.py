@@ -151,8 +151,10 @@ def _of_operations(paces: Mapping[int, Pace], ranks: Mapping[int, RankRecorded])
 
 def _kernels(p: Pace, recorded: RankRecorded) -> pl.DataFrame:
     """name, step, nth of the name in its step, ns, segment (between which calls), on the busiest stream."""
-    kernels = recorded.activities.filter(pl.col("kind") == "kernel")
-    kernels = kernels.with_columns((pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("ns"))
+    length = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("ns")
+    kernels = recorded.activities.lazy().filter(pl.col("kind") == "kernel").select(
+        "name", "stream", "start_ns", length
+    ).collect()  # fmt: skip
     by_stream = kernels.group_by("stream").agg(pl.col("ns").sum()).sort("ns", descending=True)
     if by_stream.height:
         kernels = kernels.filter(pl.col("stream").eq_missing(by_stream["stream"][0]))

@@ -30,8 +30,12 @@ def watt_seconds(states: pl.DataFrame) -> dict[str, float]:
     Joules under any watts are the sum of seconds times watts, so a rank's energy can be told anew for every
     corner of a profile without its states.
     """
-    sums = states.group_by(_key(states)).agg(s=(pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
-    return dict(sorted(sums.iter_rows()))
+    _check(states)
+    seconds: dict[str, float] = {}
+    sums = states.group_by("activity").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    for activity, ns in sums.sort("activity").iter_rows():
+        seconds[WATTS_KEYS[activity]] = seconds.get(WATTS_KEYS[activity], 0.0) + ns / 1e9
+    return dict(sorted(seconds.items()))
 
 
 def modelled_power(states: pl.DataFrame, watts: Mapping[str, float], device: str) -> pl.DataFrame:
@@ -45,11 +49,13 @@ def modelled_power(states: pl.DataFrame, watts: Mapping[str, float], device: str
     Raises:
         RecordError: states overlap, or have an activity that no profile knows.
     """
+    _check(states)
+    draws = {activity: watts[key] for activity, key in WATTS_KEYS.items() if key in watts}
     states = states.filter(pl.col("end_ns") > pl.col("start_ns"))
     previous_end = pl.col("end_ns").shift(1)
     intervals = states.select(
         t_ns="end_ns",
-        watts=_key(states).replace_strict(watts, return_dtype=pl.Float64),
+        watts=pl.col("activity").replace_strict(draws, return_dtype=pl.Float64),
         window_ns=pl.col("end_ns") - pl.col("start_ns"),
         gap_ns=(pl.col("start_ns") - previous_end).fill_null(0),
     )
@@ -60,13 +66,14 @@ def modelled_power(states: pl.DataFrame, watts: Mapping[str, float], device: str
         watts=pl.lit(None, pl.Float64),
         window_ns="gap_ns",
     )
-    power = pl.concat([intervals.drop("gap_ns"), gaps]).sort("t_ns")
+    power = intervals.drop("gap_ns")
+    if gaps.height:
+        power = pl.concat([power, gaps]).sort("t_ns")
     return power.with_columns(device=pl.lit(device), sensor=pl.lit("modelled")).select(*POWER.columns)
 
 
-def _key(states: pl.DataFrame) -> pl.Expr:
+def _check(states: pl.DataFrame) -> None:
     unknown = set(states["activity"].unique()) - WATTS_KEYS.keys()
     if unknown:
         what = f"unknown activities: {', '.join(sorted(unknown))}"
         raise RecordError(what, where="device states", do="report this as a defect")
-    return pl.col("activity").replace_strict(WATTS_KEYS, return_dtype=pl.String).alias("key")

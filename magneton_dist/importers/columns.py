@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,10 +32,14 @@ ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:)")
 COMMS = "record_param_comms"
 MOST_NAME = 4096  # characters of a name that are kept
 MOST_TIME_US = 4e15  # since 1970: the year 2096
+MERGED = 64  # batches; what is freed in many small pieces is not given back to the system
 NONE = -1  # of an id that an event does not give; ids are not negative
 KINDS = ("kernel", "memcpy", "memset", "collective")
 NO_ARGS = Args()
-_NAME, _THREAD = attrgetter("name"), attrgetter("pid", "tid")
+_NAME, _PID, _TID, _THREAD = attrgetter("name"), attrgetter("pid"), attrgetter("tid"), attrgetter("pid", "tid")
+_TS, _DUR = attrgetter("ts"), attrgetter("dur")
+_CORRELATION, _EXTERNAL, _DEVICE, _STREAM = map(attrgetter, ("correlation", "external_id", "device", "stream"))
+_PYTHON, _PARENT = attrgetter("python_id"), attrgetter("python_parent")
 
 
 class _Numbers(dict[object, int]):
@@ -82,25 +87,32 @@ class Matching:
         return fits[np.searchsorted(distinct, ids)]
 
 
-@dataclass
 class Rows:
     """One kind of event; a part of each column per batch."""
 
-    columns: tuple[str, ...]
-    parts: list[tuple[Ints, ...]] = field(default_factory=list)
+    def __init__(self, *columns: str) -> None:
+        self._parts: dict[str, list[Ints]] = {name: [] for name in ("start_ns", "end_ns", *columns)}
+        self._small = 0  # parts at the end that are still of one batch
 
-    def add(self, start: Ints, end: Ints, *columns: Ints) -> None:
-        """The events of one batch."""
-        if len(start):
-            self.parts.append((start, end, *columns))
+    def add(self, *columns: Ints) -> None:
+        """The events of one batch: their starts, their ends, and the other columns."""
+        if not len(columns[0]):
+            return
+        self._small += 1
+        for parts, column in zip(self._parts.values(), columns, strict=True):
+            parts.append(column)
+            if self._small == MERGED:
+                parts[-MERGED:] = [np.concatenate(parts[-MERGED:])]
+        self._small %= MERGED
 
     def frame(self, base_ns: int) -> pl.DataFrame:
-        """All of them: start_ns, end_ns and `columns`."""
-        names = ("start_ns", "end_ns", *self.columns)
-        empty = (np.empty(0, np.int64),) * len(names)
-        start, end, *rest = (np.concatenate(column) for column in zip(empty, *self.parts, strict=True))
-        self.parts = []
-        return pl.DataFrame(dict(zip(names, (start + base_ns, end + base_ns, *rest), strict=True)))
+        """All of them, once; times have `base_ns` added."""
+        whole = {}
+        for name, parts in self._parts.items():
+            column = np.concatenate([np.empty(0, np.int64), *parts])
+            parts.clear()  # column by column: there may be gigabytes
+            whole[name] = pl.Series(column + base_ns if name.endswith("_ns") else column)
+        return pl.DataFrame(whole)
 
 
 @dataclass
@@ -130,11 +142,11 @@ class Columns:
 
     def __init__(self) -> None:
         self.names, self.threads, self.call_stacks = Names(), Names(), Names()
-        self.device = Rows(("kind", "name", "stream", "device", "correlation", "external", "comm"))
-        self.launches = Rows(("correlation", "thread", "external"))
-        self.ops = Rows(("name", "thread", "external", "comm", "stack"))
-        self.marks = Rows(("name", "thread", "comm"))
-        self.functions = Rows(("name", "thread", "python", "parent"))
+        self.device = Rows("kind", "name", "stream", "device", "correlation", "external", "comm")
+        self.launches = Rows("correlation", "thread")
+        self.ops = Rows("name", "thread", "external", "comm", "stack")
+        self.marks = Rows("name", "thread", "comm")
+        self.functions = Rows("name", "thread", "python", "parent")
         self.comms: list[Comm] = []
         self.lost: Counter[str] = Counter()
         self.lost_activities = 0
@@ -157,13 +169,12 @@ class Columns:
         elif category in LAUNCHES:
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
-            correlation = _ids([a.correlation for a in args])
-            self.launches.add(start, end, correlation, self._thread(events), _ids([a.external_id for a in args]))
+            self.launches.add(start, end, _ids(_CORRELATION, args), self._thread(events))
         elif category == "python_function":
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
             name = self.names.ids(map(_NAME, events))
-            ids, parents = _ids([a.python_id for a in args]), _ids([a.python_parent for a in args])
+            ids, parents = _ids(_PYTHON, args), _ids(_PARENT, args)
             self.functions.add(start, end, name, self._thread(events), ids, parents)
         elif category in MARKED:
             self._add_host(category, events)
@@ -178,10 +189,10 @@ class Columns:
         if kind == "kernel" and events:
             for row in np.flatnonzero(self._collective(name, names)).tolist():
                 kinds[row], comm[row] = KINDS.index("collective"), self._comm(args[row])
-        device, stream = _ids([a.device for a in args]), _ids([a.stream for a in args])
-        device = np.where(device == NONE, _ids([e.pid for e in events]), device)
-        stream = np.where(stream == NONE, _ids([e.tid for e in events]), stream)
-        correlation, external = _ids([a.correlation for a in args]), _ids([a.external_id for a in args])
+        device, stream = _ids(_DEVICE, args), _ids(_STREAM, args)
+        device = np.where(device == NONE, _ids(_PID, events), device) if (device == NONE).any() else device
+        stream = np.where(stream == NONE, _ids(_TID, events), stream) if (stream == NONE).any() else stream
+        correlation, external = _ids(_CORRELATION, args), _ids(_EXTERNAL, args)
         self.device.add(start, end, kinds, name, stream, device, correlation, external, comm)
 
     def _add_host(self, category: str, events: list[Event]) -> None:
@@ -197,7 +208,7 @@ class Columns:
                 comm[row] = self._comm(args[row])
         self.marks.add(start[annotated], end[annotated], name[annotated], thread[annotated], comm[annotated])
         if category in OPERATORS:
-            external = _ids([a.external_id for a in args])
+            external = _ids(_EXTERNAL, args)
             stack = np.full(len(events), NONE)
             written = [row for row, a in enumerate(args) if a.call_stack]
             stack[written] = self.call_stacks.ids([args[row].call_stack for row in written])
@@ -206,7 +217,7 @@ class Columns:
 
     def _timed(self, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
         """The events with sound times, their starts and ends in ns; the others are counted."""
-        ts, dur = _times([e.ts for e in events]), _times([0 if e.dur is None else e.dur for e in events])
+        ts, dur = _times(_TS, events), _times(_DUR, events)
         sound = np.abs(ts) + np.abs(dur) < MOST_TIME_US
         kept = sound & (dur >= 0)
         if not kept.all():
@@ -241,20 +252,21 @@ class Columns:
         return len(self.comms) - 1
 
 
-def _times(values: list[Scalar]) -> Floats:
-    """Times in µs; NaN where a value is none."""
+def _times(of: Callable[[Event], Scalar], events: Sequence[Event]) -> Floats:
+    """Times in µs; NaN where one is no number."""
     try:
-        return np.array(values, np.float64)
+        return np.fromiter(map(of, events), np.float64, len(events))
     except (TypeError, ValueError, OverflowError):
+        values = map(of, events)
         return np.array([v if isinstance(v, (int, float)) and abs(v) < 1e300 else np.nan for v in values])
 
 
-def _ids(values: list[Scalar]) -> Ints:
-    """Ids as integers; `NONE` where a value is none."""
+def _ids(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Ints:
+    """Ids as integers; `NONE` where one is none."""
     try:
-        found = np.array(values, np.int64)
+        found = np.fromiter(map(of, events), np.int64, len(events))
     except (TypeError, ValueError, OverflowError):
-        found = np.array([_id(v) for v in values], np.int64)
+        found = np.array([_id(value) for value in map(of, events)], np.int64)
     return np.maximum(found, NONE)
 
 

@@ -21,7 +21,8 @@ def innermost(spans: pl.DataFrame, thread: Ints, at: Ints) -> Ints:
     found = np.full(len(at), -1, np.int64)
     if not len(at) or not spans.height:
         return found
-    order = spans.with_row_index("row").sort("thread", "start_ns", pl.col("end_ns"), descending=[False, False, True])
+    order = spans.select("thread", "start_ns", "end_ns").with_row_index("row")
+    order = order.sort("thread", "start_ns", "end_ns", descending=[False, False, True])
     row = order["row"].to_numpy().astype(np.int64)
     threads, starts, ends = (order[name].to_numpy() for name in ("thread", "start_ns", "end_ns"))
     first = np.searchsorted(threads, thread, side="left")

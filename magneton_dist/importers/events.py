@@ -9,14 +9,14 @@ Scalar = int | float | str | None
 
 
 class Args(msgspec.Struct, gc=False):
-    """What an event says about itself."""
+    """What an event says about itself; an id that it does not give is -1."""
 
-    external_id: Scalar = msgspec.field(name="External id", default=None)
-    correlation: Scalar = None
-    device: Scalar = None
-    stream: Scalar = None
-    python_id: Scalar = msgspec.field(name="Python id", default=None)
-    python_parent: Scalar = msgspec.field(name="Python parent id", default=None)
+    external_id: Scalar = msgspec.field(name="External id", default=-1)
+    correlation: Scalar = -1
+    device: Scalar = -1
+    stream: Scalar = -1
+    python_id: Scalar = msgspec.field(name="Python id", default=-1)
+    python_parent: Scalar = msgspec.field(name="Python parent id", default=-1)
     call_stack: Scalar = msgspec.field(name="Call stack", default=None)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
     types: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
@@ -41,7 +41,7 @@ class Event(msgspec.Struct, gc=False):
     cat: str | None = None
     name: Scalar = None
     ts: Scalar = None
-    dur: Scalar = None
+    dur: Scalar = 0
     pid: Scalar = None
     tid: Scalar = None
     args: Args | None = None
@@ -54,7 +54,7 @@ class BareEvent(msgspec.Struct):
     cat: str | None = None
     name: Scalar = None
     ts: Scalar = None
-    dur: Scalar = None
+    dur: Scalar = 0
     pid: Scalar = None
     tid: Scalar = None
 

@@ -151,6 +151,7 @@ class _Assembly:
         found = found.with_columns(
             pl.Series("stack_id", stack_ids, I64), _step_of(steps, found["issue_ns"]).alias("step")
         )
+        self.ops = self.ops.select("start_ns", "end_ns")
         info = self.head.distributed
         return RankTrace(
             path=self.path,
@@ -173,10 +174,9 @@ class _Assembly:
         )
 
     def _span(self) -> tuple[int, int]:
-        frames = (self.device, self.launches, self.ops, self.marks, self.functions)
-        starts = np.concatenate([f["start_ns"].to_numpy() for f in frames])
-        ends = np.concatenate([f["end_ns"].to_numpy() for f in frames])
-        return int(starts.min()), int(ends.max())
+        frames = (self.device, self.ops, self.marks, self.functions)
+        spans = [span for span in (self.launched_ns, *map(_ends_of, frames)) if span is not None]
+        return min(start for start, _ in spans), max(end for _, end in spans)
 
     def _device(self) -> str:
         if self.device.height:
@@ -195,10 +195,19 @@ class _Assembly:
 
     def launched(self) -> pl.DataFrame:
         """Activities with when and on which thread they were launched; null where that is not in the trace."""
-        launches = self.launches.filter(pl.col("correlation") > 0).unique("correlation", keep="first").select(
-            "correlation", pl.col("start_ns").alias("issue_ns"), pl.col("thread").alias("launch_thread")
-        )
-        return self.device.join(launches, on="correlation", how="left").sort("start_ns", "end_ns")
+        launches = self.launches.filter(pl.col("correlation") > 0).unique("correlation", keep="first")
+        launches = launches.sort("correlation")
+        self.launched_ns = _ends_of(self.launches)
+        self.launches = self.launches.clear()  # large, and not needed any more
+        known, wanted = launches["correlation"].to_numpy(), self.device["correlation"].to_numpy()
+        row = np.searchsorted(known, wanted).clip(max=max(0, len(known) - 1))
+        unseen = pl.Series(known[row] != wanted if len(known) else np.ones(len(wanted), np.bool_))
+        nothing = pl.zeros(len(wanted), I64, eager=True)
+        columns = [
+            (launches[name].gather(pl.Series(row)) if len(known) else nothing).set(unseen, None).alias(alias)
+            for name, alias in (("start_ns", "issue_ns"), ("thread", "launch_thread"))
+        ]
+        return self.device.with_columns(columns).sort("start_ns", "end_ns")
 
     def _ops(
         self, row: Ints, steps: pl.DataFrame, stacks: _Stacks, texts: list[str]
@@ -310,6 +319,13 @@ def _frame(text: str) -> dict[str, str | int | None]:
     line = number(found["line"])
     return {"file": found["file"], "line": line if line is not None and line < 1 << 31 else None,
             "function": found["function"]}  # fmt: skip
+
+
+def _ends_of(frame: pl.DataFrame) -> tuple[int, int] | None:
+    """First start and last end; None where nothing is."""
+    if not frame.height:
+        return None
+    return int(frame["start_ns"].to_numpy().min()), int(frame["end_ns"].to_numpy().max())
 
 
 def _launches_of(device: pl.DataFrame) -> tuple[Ints, Ints]:

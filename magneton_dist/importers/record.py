@@ -24,7 +24,8 @@ from magneton_dist.records.store import rank_folder, write_manifest, write_rank
 from magneton_dist.timeline.clocks import UNKNOWN_ERROR_NS
 
 VARIANT = "trace"
-# Below this many bytes of files (gzip) starting processes takes longer than reading.
+# Below this many bytes of files (gzip) starting processes takes longer than reading. Above it even a single file is
+# read in a process of its own, with which goes the memory that it took.
 WORTH_PROCESSES = 16 << 20
 # Clocks of hosts may be off, but traces of one run are not this far apart.
 APART_NS = 600_000_000_000
@@ -112,7 +113,7 @@ def _read_all(
     size = sum(path.stat().st_size for path in files)
     workers = min(len(files), os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count() or 1)
     read: list[Imported] = []
-    if workers < 2 or size < WORTH_PROCESSES:
+    if size < WORTH_PROCESSES:
         for job in jobs:
             read.append(_read(job))
             on_file(len(read))

@@ -54,10 +54,8 @@ def gpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Win
     """Activities of a GPU rank over its window, before release is applied."""
     activities, gone = tables["activities"], lost(tables, window)
     windows, whole = captured(tables["marks"], activities)
-    kernels = activities.filter(pl.col("kind").is_in(COMPUTES))
-    transfers = activities.filter(pl.col("kind") == "collective")
-    computing = intervals(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
-    communicating = intervals(transfers["start_ns"].to_numpy(), transfers["end_ns"].to_numpy())
+    computing = _spans(activities, pl.col("kind").is_in(COMPUTES))
+    communicating = _spans(activities, pl.col("kind") == "collective")
     cuts = cut(
         window.start_ns, window.end_ns, windows.ravel(), computing.ravel(), communicating.ravel(),
         calls.start, calls.arrive, calls.end, gone.ravel(),
@@ -77,3 +75,8 @@ def gpu_segments(tables: Mapping[str, pl.DataFrame], calls: Flights, window: Win
         unresolved,
     )
     return Segments(cuts, activity.astype(np.int8))
+
+
+def _spans(activities: pl.DataFrame, which: pl.Expr) -> Ints:
+    chosen = activities.lazy().filter(which).select("start_ns", "end_ns").collect()
+    return intervals(chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy())
