@@ -23,7 +23,7 @@ from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.regions.records import RecordedSteps
-from magneton_dist.diagnosis.explain import remembered
+from magneton_dist.diagnosis.explain import remembered, with_waits
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
@@ -278,8 +278,8 @@ def conclude_runs(
             bands.append(_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
-    result = remembered(msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs))), folder)
-    return Outcome(result, folder, bands)
+    result = msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs)))
+    return Outcome(remembered(with_waits(result), folder), folder, bands)
 
 
 def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:

@@ -12,6 +12,7 @@ import polars as pl
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.operators import Diagnosis, Investigation, Recorded
+from magneton_dist.diagnosis.waits import cause_of_shadow, cause_of_straggling
 from magneton_dist.errors import RecordError
 from magneton_dist.records.audit import Audit, Finding, OperatorsAt, Place, RegionResult
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder
@@ -22,6 +23,13 @@ OF_OPERATORS = ("region", "trade-off")
 LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
 Say = Callable[[str], None]
 Runs = Mapping[str, Mapping[int, RunRecord]]
+
+
+def with_waits(audit: Audit) -> Audit:
+    """`audit` with the causes of waits and shadows, which its records tell without running anything."""
+    causes = {"shadow-collective": cause_of_shadow, "straggler-wait": cause_of_straggling}
+    findings = [told(f, causes[f.kind](f, audit)) if f.kind in causes else f for f in audit.findings]
+    return msgspec.structs.replace(audit, findings=findings)
 
 
 def explained(finding: Finding, runs: Runs, laboratory: Laboratory, say: Say = lambda _: None) -> Finding:
@@ -37,7 +45,8 @@ def explained(finding: Finding, runs: Runs, laboratory: Laboratory, say: Say = l
         RecordError: what the finding points to is not in the record.
     """
     if finding.kind not in OF_OPERATORS:
-        return told(finding, Diagnosis(lines=[f"findings of kind {finding.kind} have no cause that can be flipped"]))
+        lines = finding.diagnosis or [f"findings of kind {finding.kind} have no cause that can be flipped"]
+        return msgspec.structs.replace(finding, diagnosis=lines)
     cheap = next((name for name in finding.where.operators if name != finding.variant), None)
     return told(finding, _investigated(finding.where, cheap, runs, laboratory, say))
 
@@ -115,7 +124,7 @@ def told(finding: Finding, diagnosis: Diagnosis) -> Finding:
 
 def keep(audit: Audit, folder: Path) -> None:
     """Keep the diagnoses of `audit`, and the findings that came of some, beside its record."""
-    kept = [finding for finding in audit.findings if finding.diagnosis]
+    kept = [f for f in audit.findings if f.diagnosis and f.kind in (*OF_OPERATORS, "knob")]
     write_atomically(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
 
 

@@ -1,0 +1,127 @@
+"""Why a rank keeps others waiting, or has to wait for their end: from what its records say it did meanwhile.
+
+Nothing is flipped here, so a cause is consistent with the records, not proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from magneton_dist.diagnosis.operators import Diagnosis
+from magneton_dist.records.audit import Audit, Cause, Finding, RankResult
+
+TELLING = 0.5  # of what a rank takes longer per step must be of one kind
+LEAST_RATIO = 1.05  # of steps, units or times, to be called uneven
+Kind = Literal["data", "stall", "busy host", "slow rank", "late launch"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a rank did in a step, seconds: computing, ready but without a core, idle with nothing in flight."""
+
+    compute_s: float
+    delay_s: float
+    idle_s: float
+    units: float | None
+
+    @classmethod
+    def of(cls, rank: RankResult) -> Work:
+        """Mean over its steps."""
+        steps = max(1, rank.steps)
+        wanted_s = (_state_s(rank, "compute") + _state_s(rank, "overlap")) / steps
+        delay_s = wanted_s * (rank.contention or 0.0)
+        units = None if rank.units is None else rank.units / steps
+        return cls(wanted_s - delay_s, delay_s, _state_s(rank, "idle") / steps, units)
+
+    def __str__(self) -> str:
+        parts = [("computing", self.compute_s), ("idle", self.idle_s), ("waiting for a core", self.delay_s)]
+        units = "" if self.units is None else f", {self.units:.4g} units"
+        return ", ".join(f"{1e3 * s:.3g} ms {name}" for name, s in parts if s >= 5e-5 or name == "computing") + units
+
+
+def cause_of_shadow(finding: Finding, audit: Audit) -> Diagnosis:
+    """Why this rank had finished before the others."""
+    ranks = {rank.rank: rank for rank in audit.variants[finding.variant].ranks}
+    mine = ranks.get(finding.ranks[0]) if finding.ranks else None
+    longest = max(ranks.values(), key=lambda rank: rank.steps, default=None)
+    if mine is None or longest is None or longest.steps <= mine.steps * LEAST_RATIO:
+        return Diagnosis(lines=["records: the ranks made as many steps; this one was through with them earlier"])
+    values = {f"rank {mine.rank}": f"{mine.steps} steps", f"rank {longest.rank}": f"{longest.steps} steps"}
+    line = (
+        f"records: rank {mine.rank} had {mine.steps} measured steps, rank {longest.rank} {longest.steps}: their data "
+        "is split unevenly"
+    )
+    return Diagnosis("consistent", Cause("data", "uneven numbers of steps", values, agreed=["records"]), "", [line])
+
+
+def cause_of_straggling(finding: Finding, audit: Audit) -> Diagnosis:
+    """Why this rank arrives late: what it does in a step that its peers do not."""
+    ranks = {rank.rank: rank for rank in audit.variants[finding.variant].ranks}
+    culprit = ranks.pop(finding.ranks[0], None) if finding.ranks else None
+    if culprit is None or not ranks:
+        return Diagnosis(lines=["records: nothing to compare the late rank with"])
+    mine, peers = Work.of(culprit), _typical([Work.of(rank) for rank in ranks.values()])
+    more = {
+        "compute": mine.compute_s - peers.compute_s,
+        "delay": mine.delay_s - peers.delay_s,
+        "idle": mine.idle_s - peers.idle_s,
+    }
+    whole = sum(max(0.0, s) for s in more.values())
+    most = max(more, key=more.__getitem__)
+    values = {f"rank {culprit.rank}": str(mine), "its peers": str(peers)}
+    told = f"records: in a step, rank {culprit.rank}: {mine}; its peers: {peers}"
+    if whole <= 0 or more[most] < TELLING * whole:
+        return Diagnosis(lines=[told, "no cause: nothing stands out in what the late rank does"])
+    kind = _kind(most, mine, peers, on_gpu=culprit.device.startswith("GPU"))
+    name = {
+        "data": f"rank {culprit.rank} has more data in a step",
+        "stall": f"the host of rank {culprit.rank} stalls between operators",
+        "late launch": f"the host of rank {culprit.rank} launches late",
+        "busy host": f"rank {culprit.rank} waits for a core that others use",
+        "slow rank": f"rank {culprit.rank} computes the same more slowly",
+    }[kind]
+    return Diagnosis("consistent", Cause(kind, name, values, agreed=["records"]), _fix(kind, culprit), [told])
+
+
+def _kind(most: str, mine: Work, peers: Work, *, on_gpu: bool) -> Kind:
+    if most == "idle":
+        return "late launch" if on_gpu else "stall"
+    if most == "delay":
+        return "busy host"
+    if mine.units is not None and peers.units and mine.units >= LEAST_RATIO * peers.units:
+        # the excess of data explains at least half of the excess of time
+        explained = mine.units / peers.units - 1
+        if explained >= TELLING * (mine.compute_s / max(peers.compute_s, 1e-12) - 1):
+            return "data"
+    return "slow rank"
+
+
+def _fix(kind: Kind, rank: RankResult) -> str:
+    where = f"rank {rank.rank} ({rank.device} on {rank.node})"
+    return {
+        "data": f"Give {where} as many tokens or samples per step as its peers: bucket or pad by length on all ranks.",
+        "stall": f"See what the main thread of {where} waits for between operators: its data loader, files, locks, "
+        "sleeps. More loader workers or prefetching hide it.",
+        "late launch": f"See what Python does between launches on {where}: logging, synchronisation, checks on one "
+        "rank only.",
+        "busy host": f"Keep other processes off the cores of {where}, or pin its threads: OMP_NUM_THREADS, taskset, "
+        "cgroups.",
+        "slow rank": f"Compare clocks, temperature, power cap and threads of {where} with its peers', and what only "
+        "this rank computes.",
+    }[kind]
+
+
+def _typical(works: Sequence[Work]) -> Work:
+    units = [work.units for work in works if work.units is not None]
+    return Work(
+        median(work.compute_s for work in works), median(work.delay_s for work in works),
+        median(work.idle_s for work in works), median(units) if len(units) == len(works) else None,
+    )  # fmt: skip
+
+
+def _state_s(rank: RankResult, activity: str) -> float:
+    share = rank.states.get(f"working/{activity}")
+    return 0.0 if share is None else share.s
