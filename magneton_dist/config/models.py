@@ -60,10 +60,11 @@ class Job(Model):
 
 
 class Kernels(Model):
-    """Steps whose kernels are captured, by torch.profiler, which waits for the device at their end."""
+    """Steps whose kernels are captured, by torch.profiler or by CUPTI itself; both wait for the device at their end."""
 
     every: int = Field(default=50, ge=1)
     steps: int = Field(default=1, ge=1)
+    by: Literal["kineto", "cupti"] = "kineto"
 
 
 class Capture(Model):

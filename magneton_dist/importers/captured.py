@@ -29,7 +29,7 @@ class _Trace(msgspec.Struct, frozen=True):
 def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str) -> dict[str, pl.DataFrame]:
     """`tables` of a rank with the activities, and the marks of captured windows, of its kernel traces.
 
-    A trace that cannot be read is named in `faults`, and its step has no kernels.
+    A trace that cannot be read, or holds nothing of the device, is named in `faults`, and its step has no kernels.
 
     Args:
         tables: as assembled from the spool.
@@ -43,6 +43,9 @@ def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str
             if Path(known.file).name != known.file:
                 raise RecordError("is no name of a file beside the segments", where=known.file)
             seen = read_device(segments / known.file)
+            if seen.rows.is_empty():  # a step that used no device at all is less likely
+                do = "is another profiler attached to the job?"
+                raise RecordError("holds nothing of the device", where=known.file, do=do)
         except (msgspec.MsgspecError, RecordError) as error:
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [str(error)]}, schema=FAULTS.schema))
             continue

@@ -82,6 +82,7 @@ class Head(msgspec.Struct):
     devices: list[Device] | None = msgspec.field(name="deviceProperties", default=None)
     base_ns: Scalar = msgspec.field(name="baseTimeNanoseconds", default=None)
     schema: Scalar = msgspec.field(name="schemaVersion", default=None)
+    dropped: Scalar = None  # records that CUPTI had no room for; of our own traces
 
     def merged(self, other: Head) -> Head:
         """Both halves; what the first does not say comes from `other`."""
@@ -90,6 +91,7 @@ class Head(msgspec.Struct):
             self.devices or other.devices,
             other.base_ns if self.base_ns is None else self.base_ns,
             other.schema if self.schema is None else self.schema,
+            other.dropped if self.dropped is None else self.dropped,
         )
 
 

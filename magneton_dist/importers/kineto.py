@@ -78,7 +78,7 @@ class DeviceActivities:
 
     Attributes:
         rows: stream, kind, name, start_ns, end_ns, and issue_ns of their launch (null: not seen); wall clock, ns.
-        lost: activities that cannot be read.
+        lost: activities that cannot be read, or were dropped before they could be written.
     """
 
     rows: pl.DataFrame
@@ -101,7 +101,7 @@ def read_device(path: Path) -> DeviceActivities:
         columns.names.column(pl.col("name")).alias("name"),
         "start_ns", "end_ns", "issue_ns",
     )  # fmt: skip
-    return DeviceActivities(rows, read.unread)
+    return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0))
 
 
 class _Assembly:

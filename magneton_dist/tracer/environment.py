@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SPOOL = "MAGNETON_DIST_SPOOL"  # folder the tracer writes to
 TOKEN = "MAGNETON_DIST_TOKEN"  # must equal the text of the spool's token file, else the tracer stays dark
@@ -31,7 +31,7 @@ class Capture(NamedTuple):
     max_mb: float = 256
     stop_after_steps: int | None = None
     seed: int | None = None
-    kernels: dict[str, int] | None = None  # every, steps: the first `steps` of `every` measured ones
+    kernels: dict[str, Any] | None = None  # every, steps, by: the first `steps` of `every` measured ones
 
 
 class Settings(NamedTuple):

@@ -1,8 +1,9 @@
-"""What runs on the GPU in some steps, by torch.profiler (Kineto); its trace is left beside the spool's segments.
+"""What runs on the GPU in some steps; a trace of each is left beside the spool's segments.
 
-The profiler waits for the device when it stops, so this is on only where the configuration asks for it. Only device
-activities are asked for: no operators, no stacks. The trace is read outside the job; the `kernel_trace` mark says
-which file it is, when it began, and how far the wall clock, which Kineto uses, is ahead of the monotonic one.
+By torch.profiler (Kineto), or by CUPTI's own records. Both wait for the device when a step's capture stops, so this
+is on only where the configuration asks for it. Only device activities and their launches are asked for: no
+operators, no stacks. The trace is read outside the job; the `kernel_trace` mark says which file it is, when it began,
+and how far the clock of its times is ahead of the monotonic one.
 CUPTI has one subscriber: where another profiler is active, the step is left alone and a fault says so.
 """
 
@@ -11,13 +12,43 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from magneton_dist.tracer.spool import Spool
 
 MARK = "kernel_trace"
+
+
+class Source(Protocol):
+    """What captures."""
+
+    def start(self) -> None:
+        """Capture from here on."""
+
+    def stop(self, path: str) -> int:
+        """Wait for the device, write a trace in Kineto's form; returns how far its clock is ahead, ns."""
+
+
+class Kineto:
+    """torch.profiler."""
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        """See `Source`."""
+        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        self._profiler.start()
+
+    def stop(self, path: str) -> int:
+        """See `Source`; its times are of the wall clock."""
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+        ahead_ns = _wall_ahead_ns()
+        profiler.export_chrome_trace(path)
+        return ahead_ns
 
 
 class KernelCapture:
@@ -28,12 +59,14 @@ class KernelCapture:
         folder: of the spool's segments.
         every: first steps of this many are captured ...
         steps: ... so many of them.
+        by: ``kineto`` or ``cupti``; where CUPTI cannot be used, Kineto is, and a fault says why.
     """
 
-    def __init__(self, spool: Spool, folder: str, every: int, steps: int) -> None:
+    def __init__(self, spool: Spool, folder: str, every: int, steps: int, by: str = "kineto") -> None:
         self._spool, self._folder = spool, folder
-        self._every, self._steps = every, steps
-        self._profiler: Any = None
+        self._every, self._steps, self._by = every, steps, by
+        self._source: Source | None = None
+        self._on = False
         self._start_ns = 0
         self._broken = False
 
@@ -51,30 +84,44 @@ class KernelCapture:
             self._spool.fault("kernels", "another profiler was active: steps meanwhile have no kernels")
             return False
         try:
-            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            self._profiler.start()
+            if self._by == "cupti":
+                self._on = self._start_cupti()
+            if not self._on:
+                self._source = self._source or Kineto()
+                self._source.start()
+                self._on = True
         except Exception as error:
-            self._profiler = None
-            return self._refuse(f"the profiler does not start: {error}")
+            return self._refuse(f"no kernels are captured: {error}")
         self._start_ns = time.monotonic_ns()
         return True
 
     def stop(self, step: int) -> None:
         """Leave the trace of what ran since `start`, as of step `step`; does nothing when none is captured."""
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        if not self._on or self._source is None:
             return
+        self._on = False
         try:
-            profiler.stop()  # waits for the device: what was launched has ended
-            end_ns, ahead_ns = time.monotonic_ns(), _wall_ahead_ns()
             name = f"kernels-{step:06d}.json"
             path = os.path.join(self._folder, name)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            profiler.export_chrome_trace(path)
+            ahead_ns = self._source.stop(path)
             detail = {"file": name, "step": step, "start_ns": self._start_ns, "wall_ahead_ns": ahead_ns}
-            self._spool.put("mark", MARK, end_ns, json.dumps(detail))
+            self._spool.put("mark", MARK, time.monotonic_ns(), json.dumps(detail))
         except Exception as error:
-            self._refuse(f"the profiler's trace is lost: {error}")
+            self._refuse(f"a trace of kernels is lost: {error}")
+
+    def _start_cupti(self) -> bool:
+        """CUPTI's records; where they cannot be had, the profiler's, from now on."""
+        from magneton_dist.tracer.cupti import Cupti, CuptiError
+
+        try:
+            self._source = self._source or Cupti()
+            self._source.start()
+        except CuptiError as error:
+            self._by, self._source = "kineto", None
+            self._spool.fault("kernels by cupti", f"{error}: torch.profiler captures them instead")
+            return False
+        return True
 
     def _refuse(self, why: str) -> bool:
         self._broken = True

@@ -163,8 +163,9 @@ class Session:
         recorder: Graph = GraphRecorder(self.spool, self._stacks, fingerprints)
         return recorder
 
-    def _open_kernels(self, wanted: dict[str, int]) -> KernelCapture:
-        return KernelCapture(self.spool, self._identity.folder, int(wanted["every"]), int(wanted["steps"]))
+    def _open_kernels(self, wanted: dict[str, Any]) -> KernelCapture:
+        every, steps, by = int(wanted["every"]), int(wanted["steps"]), str(wanted.get("by", "kineto"))
+        return KernelCapture(self.spool, self._identity.folder, every, steps, by)
 
     def _digest_parameters(self) -> None:
         """Once, when training is over: at the end of the process groups or of the process."""

@@ -326,37 +326,50 @@ for _ in range(8):
 """
 
 
-def traced_job(bed: Bed) -> None:
-    """A plain process under the tracer; on a GPU two of its steps have their kernels captured by Kineto."""
-    capture = {"warmup_steps": 2, "graph_steps": 1, "fingerprints": "none", "kernels": {"every": 3, "steps": 1}}
+def traced(by: str) -> tuple[list[list[Any]], dict[str, list[dict[str, Any]]]]:
+    """A plain process under the tracer: rows of its spool, and the events of its kernel traces."""
+    capture = {
+        "warmup_steps": 2, "graph_steps": 1, "fingerprints": "none", "kernels": {"every": 3, "steps": 1, "by": by},
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         spool = Path(folder)
         (spool / "token").write_text("token")
-        environment = launch_environment(os.environ, folder, "token", capture)
-        environment |= {"RANK": "0", "WORLD_SIZE": "1"}
+        environment = launch_environment(os.environ, folder, "token", capture) | {"RANK": "0", "WORLD_SIZE": "1"}
         job = subprocess.run([sys.executable, "-c", TRAIN], env=environment, cwd=ROOT, timeout=120, check=False,
                              capture_output=True, text=True)  # fmt: skip
         if job.returncode:
             raise MagnetonError(f"the job ended with {job.returncode}: {job.stderr[-300:]}", where="traced job")
-        segments = [json.loads(line) for path in sorted(spool.glob("l*/*.jsonl")) for line in path.open()]
-        steps = [row for row in segments if row[0] == "step"]
-        faults = [f"{row[1]}: {row[2]}" for row in segments if row[0] == "fault"]
-        ops = sum(row[0] == "op" for row in segments)
-        bed.say("traced job", f"{len(steps)} steps, {ops} operators; {'; '.join(faults) or 'no faults'}")
-        for path in sorted(spool.glob("l*/kernels-*.json")):
-            events = json.loads(path.read_text())["traceEvents"]
-            kernels = [e for e in events if e.get("cat") == "kernel"]
-            launches = {e["args"].get("correlation") for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
-            known = sum(e["args"].get("correlation") in launches for e in kernels)
-            bed.say(f"Kineto, {path.stem}", f"{len(kernels)} kernels, {known} of them with their launch")
+        rows = [json.loads(line) for path in sorted(spool.glob("l*/*.jsonl")) for line in path.open()]
+        found = {p.stem: json.loads(p.read_text())["traceEvents"] for p in sorted(spool.glob("l*/kernels-*.json"))}
+    return rows, found
+
+
+def kernels_in(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """How many kernels, and how many of them have their launch in the trace."""
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    launches = {e["args"].get("correlation") for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
+    return len(kernels), sum(e["args"].get("correlation") in launches for e in kernels)
+
+
+def told(bed: Bed, name: str, rows: list[list[Any]], found: dict[str, list[dict[str, Any]]]) -> None:
+    faults = [f"{row[1]}: {row[2]}" for row in rows if row[0] == "fault"]
+    counts = {kind: sum(row[0] == kind for row in rows) for kind in ("step", "op")}
+    captured = ", ".join("{} kernels, {} with their launch".format(*kernels_in(events)) for events in found.values())
+    bed.say(name, f"{counts['step']} steps, {counts['op']} operators; {'; '.join([captured, *faults]).strip('; ')}")
+
+
+def traced_job(bed: Bed) -> None:
+    """On a GPU three of its steps have their kernels captured by Kineto."""
+    told(bed, "traced job", *traced("kineto"))
 
 
 def cupti(bed: Bed) -> None:
-    """CUPTI by cupti-python, to hold against Kineto."""
+    """The same steps by CUPTI's own records: as many kernels."""
     bed.needs_gpu()
-    if importlib.util.find_spec("cupti") is None:
-        raise Skip("cupti-python is not installed")
-    raise Skip("capture by CUPTI itself is not there yet; kernels come from Kineto")
+    both = {by: traced(by) for by in ("kineto", "cupti")}
+    told(bed, "traced job by CUPTI", *both["cupti"])
+    counts = {by: [kernels_in(events)[0] for events in found.values()] for by, (_, found) in both.items()}
+    bed.say("CUPTI against Kineto", f"kernels per captured step {counts['cupti']} against {counts['kineto']}", **counts)
 
 
 def two_ranks_on_one_device(bed: Bed) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from magneton_dist.tracer import cupti
+from magneton_dist.tracer.cupti import CuptiError
 from magneton_dist.tracer.environment import Capture
 from magneton_dist.tracer.kernels import KernelCapture
 from magneton_dist.tracer.stamps import Stamps
@@ -39,7 +41,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.profiler, "profile", Profiler)
 
 
-def play(rows: Any, folder: Path, count: int, **capture: Any) -> list[str]:
+def play(rows: Any, folder: Path, count: int, by: str = "kineto", **capture: Any) -> list[str]:
     """Kinds of `count` steps, every third of which has its kernels captured."""
 
     class Recorder:
@@ -53,7 +55,8 @@ def play(rows: Any, folder: Path, count: int, **capture: Any) -> list[str]:
 
     steps = Steps(
         rows, Stamps(rows), Capture(**{"warmup_steps": 1, "graph_steps": 0, **capture}), start_ns=None,
-        open_graph=Recorder, warmed_up=lambda: None, stop=lambda: None, kernels=KernelCapture(rows, str(folder), 3, 1),
+        open_graph=Recorder, warmed_up=lambda: None, stop=lambda: None,
+        kernels=KernelCapture(rows, str(folder), 3, 1, by),
     )  # fmt: skip
     for _ in range(count):
         steps.called(None, None)
@@ -102,4 +105,42 @@ def test_the_jobs_own_profiler_goes_first(rows: Any, tmp_path: Path, monkeypatch
 def test_a_trace_that_cannot_be_written_ends_it(rows: Any, tmp_path: Path, gpu: None) -> None:
     assert play(rows, tmp_path / "gone", 7)[1:] == ["kernels", *["measured"] * 5]
     (fault,) = rows.of("fault")
-    assert fault[1].startswith("the profiler's trace is lost: ")
+    assert fault[1].startswith("a trace of kernels is lost: ")
+
+
+class Held:
+    """CUPTI, which another profiler holds."""
+
+    def start(self) -> None:
+        raise CuptiError("cuptiActivityEnable: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)")
+
+    def stop(self, path: str) -> int:
+        raise AssertionError
+
+
+def test_where_cupti_is_held_by_another_the_profiler_captures_and_it_is_said(
+    rows: Any, tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cupti, "Cupti", Held)
+    assert play(rows, tmp_path, 5, by="cupti") == ["warm-up", "kernels", "measured", "measured", "kernels"]
+    assert rows.of("fault") == [[
+        "kernels by cupti", "cuptiActivityEnable: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39): torch.profiler "
+        "captures them instead",
+    ]]  # fmt: skip
+    assert len(traces(rows)) == 2
+
+
+def test_cupti_captures_where_it_can(
+    rows: Any, tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Free:
+        def start(self) -> None:
+            pass
+
+        def stop(self, path: str) -> int:
+            return 17
+
+    monkeypatch.setattr(cupti, "Cupti", Free)
+    assert play(rows, tmp_path, 3, by="cupti") == ["warm-up", "kernels", "measured"]
+    assert traces(rows)[0]["wall_ahead_ns"] == 17
+    assert not rows.of("fault")

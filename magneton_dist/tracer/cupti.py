@@ -1,0 +1,188 @@
+"""What runs on the GPU, by CUPTI's activity records: the library that torch brings, its buffers read as they are.
+
+No record becomes an object of its own: the library walks the buffers, and the few fields that matter are read at
+their places, which are the same in all versions of the records from CUDA 12 to 13.4. Names are copied while their
+memory is there. What is left is a trace in Kineto's form, so that one reader does for both.
+
+CUPTI has one subscriber in a process: where another profiler is that, nothing is enabled and the reason is given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+LIBRARIES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
+BUFFER_BYTES = 1 << 20
+
+_MEMCPY, _MEMSET, _DRIVER, _RUNTIME, _KERNEL = 1, 2, 4, 5, 10  # CUpti_ActivityKind
+_KINDS = (_KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _DRIVER)
+_FORCED = 1  # flush buffers that are not full, too
+_OK = 0
+_TIMES = struct.Struct("<QQ")  # start, end
+_CALL = struct.Struct("<8xQQ8xI")  # of an API record, from its kind on: start, end, correlation
+# device, stream, correlation and graph node, by kind: byte offsets within the record
+_PLACES = {_KERNEL: (40, 48, 92, 144), _MEMCPY: (32, 40, 44, 64), _MEMSET: (32, 40, 44, 64)}
+_NAME = 104  # of a kernel: where its name is
+_NAMES = {_MEMCPY: "Memcpy", _MEMSET: "Memset"}
+_CATEGORIES = {
+    _KERNEL: "kernel", _MEMCPY: "gpu_memcpy", _MEMSET: "gpu_memset", _RUNTIME: "cuda_runtime", _DRIVER: "cuda_driver",
+}  # fmt: skip
+
+_Requested = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_Completed = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+
+
+class CuptiError(Exception):
+    """CUPTI cannot be used; says why."""
+
+
+class Cupti:
+    """CUPTI as a source of traces; one per process.
+
+    Args:
+        library: to load; by default the one that torch uses.
+
+    Raises:
+        CuptiError: there is none, or it does not take callbacks.
+    """
+
+    how = "CUPTI"
+
+    def __init__(self, library: str | None = None) -> None:
+        self._cupti = _load((library,) if library else LIBRARIES)
+        self._buffers: dict[int, Any] = {}  # by address
+        self._full: list[tuple[int, int]] = []  # address and bytes that are valid
+        self._requested, self._completed = _Requested(self._give), _Completed(self._take)  # must outlive the process
+        self._check("cuptiActivityRegisterCallbacks", self._requested, self._completed)
+
+    def start(self) -> None:
+        """Have records made from here on.
+
+        Raises:
+            CuptiError: another profiler has them, or this user may not.
+        """
+        enabled: list[int] = []
+        try:
+            for kind in _KINDS:
+                self._check("cuptiActivityEnable", ctypes.c_int(kind))
+                enabled.append(kind)
+        except CuptiError:
+            for kind in enabled:
+                self._cupti.cuptiActivityDisable(ctypes.c_int(kind))
+            raise
+
+    def stop(self, path: str) -> int:
+        """Wait for the device and write the trace; returns how far CUPTI's clock is ahead of the monotonic one, ns.
+
+        Raises:
+            CuptiError: the records cannot be had.
+        """
+        torch.cuda.synchronize()
+        ahead_ns = self._ahead_ns()
+        self._check("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
+        for kind in _KINDS:
+            self._cupti.cuptiActivityDisable(ctypes.c_int(kind))
+        full, self._full = self._full, []
+        base_ns = time.monotonic_ns() + ahead_ns  # as double, a time since the boot keeps no ns
+        events = [event for address, valid in full for event in self._events(address, valid, base_ns)]
+        dropped = self._dropped()
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"baseTimeNanoseconds": base_ns, "dropped": dropped, "traceEvents": events}, file)
+        return ahead_ns
+
+    # --- buffers: called by CUPTI, on its threads ---
+
+    def _give(self, buffer: Any, size: Any, most: Any) -> None:
+        made = (ctypes.c_uint64 * (BUFFER_BYTES // 8))()  # CUPTI wants it aligned to 8
+        address = ctypes.addressof(made)
+        self._buffers[address] = made
+        buffer[0], size[0], most[0] = address, BUFFER_BYTES, 0
+
+    def _take(self, context: Any, stream: int, buffer: int, size: int, valid: int) -> None:
+        if valid:
+            self._full.append((buffer, valid))
+        else:
+            self._buffers.pop(buffer, None)
+
+    # --- records ---
+
+    def _events(self, address: int, valid: int, base_ns: int) -> Iterator[dict[str, Any]]:
+        """Events of one buffer, which is let go."""
+        view = memoryview(self._buffers.pop(address)).cast("B")
+        names: dict[int, str] = {}
+        record = ctypes.c_void_p(None)
+        step, place = self._cupti.cuptiActivityGetNextRecord, ctypes.byref(record)
+        start = ctypes.c_void_p(address)
+        while step(start, ctypes.c_size_t(valid), place) == _OK:
+            at = (record.value or 0) - address
+            (kind,) = struct.unpack_from("<i", view, at)
+            if kind in (_RUNTIME, _DRIVER):
+                start_ns, end_ns, correlation = _CALL.unpack_from(view, at)
+                yield _event(kind, "call", start_ns - base_ns, end_ns - start_ns, {"correlation": correlation})
+            elif kind in _PLACES:
+                start_ns, end_ns = _TIMES.unpack_from(view, at + 16)
+                device, stream, correlation = (struct.unpack_from("<I", view, at + o)[0] for o in _PLACES[kind][:3])
+                (node,) = struct.unpack_from("<Q", view, at + _PLACES[kind][3])
+                name = _NAMES.get(kind)
+                if name is None:
+                    (pointer,) = struct.unpack_from("<Q", view, at + _NAME)
+                    if pointer not in names:
+                        names[pointer] = ctypes.string_at(pointer).decode("utf-8", "replace") if pointer else "?"
+                    name = names[pointer]
+                about = {"device": device, "stream": stream, "correlation": correlation}
+                if node:
+                    about["graph node id"] = node
+                yield _event(kind, name, start_ns - base_ns, end_ns - start_ns, about)
+
+    def _dropped(self) -> int:
+        count = ctypes.c_size_t(0)
+        self._cupti.cuptiActivityGetNumDroppedRecords(None, ctypes.c_uint32(0), ctypes.byref(count))
+        return count.value
+
+    def _ahead_ns(self) -> int:
+        """CUPTI's clock less the monotonic one: the tightest of a few readings."""
+        best = None
+        stamp = ctypes.c_uint64(0)
+        for _ in range(5):
+            before = time.monotonic_ns()
+            self._check("cuptiGetTimestamp", ctypes.byref(stamp))
+            after = time.monotonic_ns()
+            if best is None or after - before < best[0]:
+                best = after - before, stamp.value - (before + after) // 2
+        assert best is not None
+        return best[1]
+
+    def _check(self, function: str, *arguments: Any) -> None:
+        result = getattr(self._cupti, function)(*arguments)
+        if result != _OK:
+            text = ctypes.c_char_p()
+            self._cupti.cuptiGetResultString(ctypes.c_int(result), ctypes.byref(text))
+            said = (text.value or b"unknown").decode("ascii", "replace")
+            raise CuptiError(f"{function}: {said} ({result})")
+
+
+def _event(kind: int, name: str, since_ns: int, lasts_ns: int, about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": _CATEGORIES[kind], "name": name, "ts": since_ns / 1e3, "dur": lasts_ns / 1e3,
+        "pid": about.get("device", 0), "tid": about.get("stream", 0), "args": about,
+    }  # fmt: skip
+
+
+def _load(names: tuple[str, ...]) -> Any:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CuptiError(f"no library {' or '.join(names)}")
