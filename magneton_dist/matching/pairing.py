@@ -67,19 +67,42 @@ def _by_label(side: Side, label: Ints) -> dict[int, list[int]]:
 
 
 def _thin_out(pairing: Pairing, look: Look, crowd: Crowd) -> list[Crowd]:
-    """Pair what can be told apart without its surroundings; returns what is left, in one crowd or more.
+    """Pair what can be told apart without its surroundings; returns what is left, in some crowds.
 
     Constants and the like (no anchors) are told apart by names only: they equal too much else.
     """
-    anchors = pairing.a.anchor[crowd[0][0]]
-    if anchors:
-        crowd = _pair_by_key(pairing, crowd, _bits, UNIQUE)
+    if not pairing.a.anchor[crowd[0][0]]:
+        left = _named(pairing, crowd)
+        return [left] if left[0] and left[1] else []
+    crowd = _pair_by_key(pairing, crowd, _bits, UNIQUE)
+    return [left for part in _by_bits(pairing, crowd) for left in _look_closely(pairing, look, part)]
+
+
+def _by_bits(pairing: Pairing, crowd: Crowd) -> list[Crowd]:
+    """A crowd for all bits that both sides have, and one for the rest.
+
+    A weight that is gathered twice has its twin in the other graph's weight before the step, and neither in the one
+    after it, which small learning rates leave within the tolerance.
+    """
+    of_x, of_y = _by_key(pairing.a, crowd[0], _bits), _by_key(pairing.b, crowd[1], _bits)
+    common = [bits for bits in of_x if bits in of_y]
+    rest = [x for bits, xs in of_x.items() if bits not in of_y for x in xs]
+    others = [y for bits, ys in of_y.items() if bits not in of_x for y in ys]
+    parts = [(of_x[bits], of_y[bits]) for bits in common]
+    return [*parts, (rest, others)] if rest and others else parts
+
+
+def _named(pairing: Pairing, crowd: Crowd) -> Crowd:
     for key in (_name_and_role, _name):
         crowd = _pair_by_key(pairing, crowd, key, NAMED)
+    return crowd
+
+
+def _look_closely(pairing: Pairing, look: Look, crowd: Crowd) -> list[Crowd]:
+    """Pair by names, by what unfoldings veto, by role, and by the order of elements; returns what is left."""
+    crowd = _named(pairing, crowd)
     if not crowd[0] or not crowd[1]:
         return []
-    if not anchors:
-        return [crowd]
     left: list[Crowd] = []
     for part in look.split(crowd):
         if len(part[0]) == len(part[1]) == 1:

@@ -226,3 +226,21 @@ def test_without_fingerprints_nothing_is_matched():
     assert found.ids == 0
     # the operators are still listed side by side, by what they are called
     assert found.regions.a.tolist() == found.regions.b.tolist() == [0]
+
+
+def test_a_weight_gathered_twice_is_not_taken_for_the_one_after_a_small_step():
+    """a updates its weight by less than the tolerance; b gathers the old one for both passes and updates a shard."""
+    a, b = Builder("a"), Builder("b")
+    old = a.value("w")
+    a.one("mm", [a.one("relu", [a.value("x")], "h"), old], "y")
+    new = a.one("add_", [old, a.value("step", 8)], "new w")
+    shard = b.value("shard of w", 2048)
+    first = b.one("all_gather", [shard], "w", 4096)
+    b.one("mm", [b.one("relu", [b.value("x")], "h"), first], "y")
+    again = b.one("all_gather", [shard], "w", 4096)
+    one, two = a.graph(), b.graph()
+    one.features[new] = one.features[old] * (1 + 1e-5)
+    found = match(one, two, EPS)
+    assert found.value_a[new] == -1
+    assert found.value_a[old] in (found.value_b[first], found.value_b[again])
+    assert sorted(found.value_b[[first, again]])[0] == -1
