@@ -21,6 +21,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.importers.captured import with_kernels
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
+from magneton_dist.records.inputs import keep_inputs
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
 from magneton_dist.records.schema import COUNTERS, OPS, POWER, TABLES
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder, write_rank
@@ -72,6 +73,7 @@ def collect(request: CollectRequest) -> Collected:
         "counters": COUNTERS.empty() if request.counters is None else request.counters,
     }
     write_rank(request.run, request.rank, tables)
+    keep_inputs(request.segments, rank_folder(request.run, request.rank))
     missing = []
     arrivals = None
     try:

@@ -17,6 +17,7 @@ def store(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         draft = folder / f".{Path(name).name}.tmp"
+        draft.touch(mode=0o600 if name.endswith(".bin") else 0o666)  # contents of tensors are their owner's
         draft.write_bytes(content)
         draft.replace(folder / Path(name).name)
 

@@ -67,6 +67,13 @@ class Kernels(Model):
     by: Literal["kineto", "cupti"] = "kineto"
 
 
+class Inputs(Model):
+    """Operators of a traced step whose inputs are kept, so that `replay` works on the job's own data."""
+
+    operators: tuple[str, ...] = Field(min_length=1)  # parts of their names: [embedding, addmm]
+    max_mb: int = Field(default=64, ge=1)
+
+
 class Capture(Model):
     """What the tracer records."""
 
@@ -75,6 +82,7 @@ class Capture(Model):
     # of the values of those steps, to find equal work in two runs; spectra: singular values too, very slow
     fingerprints: Literal["none", "standard", "spectra"] = "standard"
     stacks: Literal["none", "python"] = "python"
+    inputs: Inputs | None = None  # default: none; replay takes random values
     kernels: Kernels | None = None  # on a GPU; default: none, what lies outside of collectives is unresolved
     max_mb: int = Field(default=256, ge=1)
 

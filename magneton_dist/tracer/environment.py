@@ -31,6 +31,7 @@ class Capture(NamedTuple):
     max_mb: float = 256
     stop_after_steps: int | None = None
     seed: int | None = None
+    inputs: dict[str, Any] | None = None  # operators, max_mb: whose inputs are kept, to replay them
     kernels: dict[str, Any] | None = None  # every, steps, by: the first `steps` of `every` measured ones
 
 

@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 from torch.utils._python_dispatch import _push_mode as push_mode
 
 from magneton_dist.tracer.arguments import as_json, cut, plain
+from magneton_dist.tracer.contents import Contents
 from magneton_dist.tracer.fingerprints import Fingerprints
 from magneton_dist.tracer.model import Model
 from magneton_dist.tracer.schemas import OVERWRITE, effects_of
@@ -86,13 +87,16 @@ class GraphRecorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, spool: Spool, stacks: Stacks, fingerprints: Fingerprints | None = None) -> None:
+    def __init__(
+        self, spool: Spool, stacks: Stacks, fingerprints: Fingerprints | None = None, contents: Contents | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: str | None = None
         self._spool = spool
         self._stacks = stacks
         self._values = Values()
         self._fingerprints = fingerprints
+        self._contents = contents
         self._operators: list[_Operator] = []
         self._step = -1
         self._emitted = 0
@@ -121,6 +125,8 @@ class GraphRecorder(TorchDispatchMode):
             self._leave()
             if self._fingerprints is not None:
                 self._fingerprints.finish(self._values.version_of)
+            if self._contents is not None:
+                self._contents.finish()
             self._emit()
         except Exception as error:
             self._spool.fault("graph", error)
@@ -180,6 +186,8 @@ class GraphRecorder(TorchDispatchMode):
                     return place  # named by what it will be: nothing of what it was is read
             place["v"] = value = self._values.read(argument)
             operator.inputs.append(value)
+            if self._contents is not None and self._contents.wanted(operator.name):
+                self._contents.keep(value, argument)
             if self._fingerprints is not None and value not in self._fingerprints.known:
                 version = self._values.version_of(argument)
                 self._fingerprints.read(value, version, argument, operator.name, operator.phase)

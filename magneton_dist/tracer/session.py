@@ -44,6 +44,7 @@ class Session:
         self._stacks = Stacks(self.spool, record=capture.stacks != "none")
         self._stamps = Stamps(self.spool)
         self._fingerprints = capture.fingerprints
+        self._inputs = capture.inputs
         self._collectives: Any = None
         self._digested = False
         self._device_known = False
@@ -154,13 +155,18 @@ class Session:
             self.spool.fault("knobs", error)
 
     def _open_graph(self) -> Graph | None:
+        from magneton_dist.tracer.contents import Contents
         from magneton_dist.tracer.fingerprints import Fingerprints
         from magneton_dist.tracer.graph import GraphRecorder
 
         fingerprints = None
         if self._fingerprints != "none":
             fingerprints = Fingerprints(self.spool, spectra=self._fingerprints == "spectra")
-        recorder: Graph = GraphRecorder(self.spool, self._stacks, fingerprints)
+        contents = None
+        if self._inputs is not None:
+            operators, max_bytes = tuple(self._inputs["operators"]), float(self._inputs["max_mb"]) * 1e6
+            contents = Contents(self.spool, self._identity.folder, operators, max_bytes)
+        recorder: Graph = GraphRecorder(self.spool, self._stacks, fingerprints, contents)
         return recorder
 
     def _open_kernels(self, wanted: dict[str, Any]) -> KernelCapture:

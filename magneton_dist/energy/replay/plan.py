@@ -13,6 +13,7 @@ from magneton_dist.energy.operators import moved_bytes, operator_classes
 from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.energy.replay.worker import SETTINGS
 from magneton_dist.meters.profile import Profile, Watts
+from magneton_dist.records.inputs import kept_inputs
 from magneton_dist.records.store import RankRecord
 
 # Of a job's environment, what decides which kernels run and can do nothing else.
@@ -56,6 +57,7 @@ class Candidate:
         question: what a worker is told to make: ``do`` and ``with``.
         settings: under which it ran.
         ranks: processes that do it together; 0 for an operator.
+        inputs: what it works on: random, recorded, or zeros (collectives).
         calls: per step, by variant.
         seconds: of one call, as recorded.
         watts: what its class may draw; None where no profile knows.
@@ -71,6 +73,7 @@ class Candidate:
     seconds: float
     watts: Watts | None
     on_cpu: bool
+    inputs: str = "random"
     variants: set[str] = field(default_factory=set)
 
     @property
@@ -120,20 +123,24 @@ def _operators(record: RankRecord, settings: Settings, profile: Profile) -> list
     wanted = alike["inputs"].list.explode().append(alike["outputs"].list.explode()).unique()
     rows = record.values.filter(pl.col("value_id").is_in(wanted.implode())).to_dicts()
     described = {str(row["value_id"]): row for row in rows}
+    for value, path in kept_inputs(record.folder).items():
+        if str(value) in described:
+            described[str(value)]["path"] = str(path)
     return [
         Candidate(
             key=row["key"], name=row["name"], kind=row["kind"], question=_question(row, described), settings=settings,
             ranks=0, calls={"": row["calls"]}, seconds=row["seconds"], watts=profile.operators[row["kind"]],
             on_cpu=all(described[str(v)]["device"] == "cpu" for v in row["inputs"] if str(v) in described),
+            inputs="recorded" if all("path" in described.get(str(v), {}) for v in row["inputs"]) else "random",
         )
         for row in alike.to_dicts()
     ]  # fmt: skip
 
 
 def _question(row: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    wanted = ("storage", "offset", "shape", "stride", "dtype", "device", "role")
+    wanted = ("storage", "offset", "shape", "stride", "dtype", "device", "role", "path")
     ids = [str(v) for v in dict.fromkeys([*row["inputs"], *row["outputs"]]) if str(v) in described]
-    values = {v: {name: described[v][name] for name in wanted} for v in ids}
+    values = {v: {name: described[v][name] for name in wanted if name in described[v]} for v in ids}
     with_ = {"name": row["name"], "arguments": json.loads(row["arguments"]), "values": values, "seed": 0}
     return {"do": "operator", "with": with_}
 
@@ -155,7 +162,7 @@ def _collectives(record: RankRecord, settings: Settings, profile: Profile) -> li
                 "with": {"op": row["op"], "payload_bytes": row["bytes"], "dtype": row["dtype"]},
             },
             settings=settings, ranks=row["group_size"], calls={"": row["calls"]}, seconds=row["seconds"],
-            watts=profile.watts["transfer"], on_cpu=on_cpu,
+            watts=profile.watts["transfer"], on_cpu=on_cpu, inputs="zeros",
         )
         for row in alike.to_dicts()
     ]  # fmt: skip

@@ -27,6 +27,7 @@ from magneton_dist.energy.replay.watch import MeterWatch
 from magneton_dist.errors import InputError, MeterError
 from magneton_dist.meters.meter import Meter
 from magneton_dist.meters.profile import Profile, Watts
+from magneton_dist.records.inputs import forget_inputs
 from magneton_dist.records.store import RankRecord, RunRecord
 
 START_S = 5.0  # of processes
@@ -110,7 +111,19 @@ def replay_runs(
     if not found.rows:
         needed = START_S + rules.seconds(1, watch.window_s)
         raise InputError(f"one replay takes {needed:.0f} s", where="--budget", do="give more, or a shorter --window")
+    _forget(runs, wanted[len(found.rows) :], found)
     return replace(found, left_out=len(wanted) - len(found.rows))
+
+
+def _forget(runs: Mapping[str, Sequence[RunRecord]], left_out: Sequence[Candidate], found: Replays) -> None:
+    """Delete recorded inputs, which are user data, once what works on them was replayed."""
+    waiting = {candidate.name for candidate in left_out if candidate.inputs == "recorded"}
+    if waiting:
+        found.notes.append(f"recorded inputs are kept for {', '.join(sorted(waiting))}: replay again")
+        return
+    for run in (run for repeats in runs.values() for run in repeats):
+        for rank in run.ranks.values():
+            forget_inputs(rank.folder)
 
 
 def _ranks(runs: Mapping[str, Sequence[RunRecord]]) -> dict[str, RankRecord]:
@@ -187,7 +200,7 @@ def _row(
     on = benches.devices_of(candidate)
     row: dict[str, Any] = dict.fromkeys(REPLAYED.columns) | {
         "key": candidate.key, "name": candidate.name, "kind": candidate.kind, "energy_kind": "unmeasured",
-        "calls": max(candidate.calls.values()), "conclusive": False, "windows": 0, "inputs": _inputs(candidate),
+        "calls": max(candidate.calls.values()), "conclusive": False, "windows": 0, "inputs": candidate.inputs,
         "meter": "; ".join(dict.fromkeys(meter.source for meter in meters)), "device": ", ".join(dict.fromkeys(on)),
     }  # fmt: skip
     try:
@@ -231,13 +244,6 @@ def _modelled(seconds: float, watts: Watts) -> dict[str, Any]:
         "joules": watts.nominal * seconds, "low_j": watts.low * seconds, "high_j": watts.high * seconds,
         "energy_kind": "modelled",
     }  # fmt: skip
-
-
-def _inputs(candidate: Candidate) -> str:
-    if candidate.ranks:
-        return "zeros"
-    values = candidate.question["with"]["values"].values()
-    return "recorded" if values and all("path" in value for value in values) else "random"
 
 
 def _idle_watts(watch: MeterWatch, rules: Rules) -> float | None:

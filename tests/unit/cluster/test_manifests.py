@@ -21,3 +21,9 @@ def test_a_folder_is_deleted_under_another_name(tmp_path: Path) -> None:
 
 def test_versions_name_this_package() -> None:
     assert "python" in versions()
+
+
+def test_delivered_contents_of_tensors_are_their_owners(tmp_path: Path) -> None:
+    store(tmp_path / "new", {"a/b/input-1.bin": b"1"})
+    assert (tmp_path / "new" / "input-1.bin").read_bytes() == b"1"
+    assert (tmp_path / "new" / "input-1.bin").stat().st_mode & 0o777 == 0o600

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -14,6 +15,7 @@ from magneton_dist.energy.replay.results import REPLAYED, read_replayed, write_r
 from magneton_dist.energy.replay.run import Progress, replay_runs
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.meters import Meter, ModelledMeter, NullMeter, load_profile
+from magneton_dist.records.inputs import kept_inputs
 from magneton_dist.records.schema import COLLECTIVES
 from magneton_dist.records.store import RunRecord
 
@@ -111,3 +113,21 @@ def test_newer_rows_replace_older_ones_and_damage_is_named(tmp_path: Path) -> No
     (tmp_path / "replayed.parquet").write_bytes(b"no parquet")
     with pytest.raises(RecordError, match="replay again"):
         read_replayed(tmp_path)
+
+
+def test_recorded_inputs_are_worked_on_and_then_deleted(make_run: Make) -> None:
+    run = make_run()
+    (op,) = run.ranks[0].ops.filter(pl.col("name") == "aten.embedding.default").to_dicts()
+    weight, tokens = op["inputs"]
+    folder = run.ranks[0].folder
+    (folder / f"input-{weight}.bin").write_bytes(np.ones((100, 32), np.float32).tobytes())
+    (folder / f"input-{tokens}.bin").write_bytes(np.full((16, 8), 99, np.int64).tobytes())
+    quick = Rules(warm_up_s=0.05, discard_s=0, window_s=0.05, fewest=3, most=3)
+    found = replay_runs(
+        {"a": [run]}, lambda _: NullMeter("cpu"), ["cpu"], PROFILE, budget_s=60, rules=quick,
+        only="embedding.default",
+    )  # fmt: skip
+    ((row, _),) = found.rows
+    assert row["inputs"] == "recorded"
+    assert row["seconds"] > 0, row["notes"]
+    assert kept_inputs(folder) == {}
