@@ -21,6 +21,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.importers.captured import with_kernels
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
+from magneton_dist.records.host_times import read_host_times
 from magneton_dist.records.inputs import keep_inputs
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
 from magneton_dist.records.schema import COUNTERS, OPS, POWER, TABLES
@@ -149,7 +150,10 @@ def account_rank(
     window = joined.windows[rank.rank]
     supply = _supply(folder, rank, joined, record, profile)
     replayed = read_replayed(folder.parent.parent)
-    return account(rank, tables, joined.joined.of(rank.rank), window, supply, replayed if replayed.height else None)
+    return account(
+        rank, tables, joined.joined.of(rank.rank), window, supply, replayed if replayed.height else None,
+        read_host_times(folder),
+    )  # fmt: skip
 
 
 def _supply(

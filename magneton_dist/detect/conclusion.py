@@ -10,7 +10,7 @@ from itertools import zip_longest
 import numpy as np
 
 from magneton_dist.config import Compare
-from magneton_dist.detect import shadow, straggler
+from magneton_dist.detect import host, shadow, straggler
 from magneton_dist.detect.comparison import RunFacts, check_values, compare_variants, units_of
 from magneton_dist.detect.operators.alone import alone as idle_operators
 from magneton_dist.detect.regions.classes import RunAll
@@ -31,7 +31,7 @@ from magneton_dist.records.audit import (
     VariantResult,
 )
 
-DETECTORS = (shadow.alone, straggler.alone)
+DETECTORS = (shadow.alone, straggler.alone, host.alone)
 MOST_REGIONS = 200
 
 

@@ -16,6 +16,7 @@ from magneton_dist.energy.traced import replay_residual, traced_step_costs
 from magneton_dist.meters.profile import Profile, load_profile
 from magneton_dist.meters.sensor import Sensor
 from magneton_dist.records.audit import EnergyKind, StateShare
+from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.manifest import RankRun
 from magneton_dist.timeline.carry import carry_shares
 from magneton_dist.timeline.gpu_states import CAPTURE_MARK
@@ -61,6 +62,7 @@ def account(
     window: Window,
     supply: Supply,
     replayed: pl.DataFrame | None = None,
+    host_times: pl.DataFrame | None = None,
 ) -> RankAccount:
     """Account for one rank over its window.
 
@@ -71,7 +73,9 @@ def account(
         window: the audited window on the rank's own clock.
         supply: its watts.
         replayed: what replay found for the run, `energy.replay.results.REPLAYED`.
+        host_times: why its device idled, `records.host_times.HOST_TIMES`.
     """
+    host_times = HOST_TIMES.empty() if host_times is None else host_times
     timeline = rank_states(tables, arrivals, window, rank.device)
     power = supply.power
     if supply.profile is not None:
@@ -88,6 +92,7 @@ def account(
         energy = carried_over(energy, carried, weights.nominal())
     calls = waits(tables["collectives"], arrivals, timeline.states, window)
     steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
+    host_times = host_times.filter(pl.col("step").is_in(steps["step"].implode()))
     units, unit = _units(steps)
     notes = list(energy.notes)
     if not rank.distributed:
@@ -116,7 +121,8 @@ def account(
         contention=timeline.contention,
         collectives=tables["collectives"].height + int(tables["collective_sums"]["count"].sum()),
         waits=calls,
-        stacks=_stacks(tables["stacks"], calls["stack_id"]),
+        host_times=host_times,
+        stacks=_stacks(tables["stacks"], pl.concat([calls["stack_id"], host_times["stack_id"]])),
         traced=traced,
         exit_code=rank.exit_code,
         notes=tuple(notes),

@@ -11,6 +11,7 @@ import polars as pl
 
 from magneton_dist.energy.attribution import Floats
 from magneton_dist.records.audit import EnergyKind, StateShare
+from magneton_dist.records.host_times import HOST_TIMES
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,9 @@ class RankSummary:
         contention: share of wanted CPU time spent waiting for a core.
         collectives: calls seen.
         waits: sums of waiting by group, operation, origin, stack and culprit (`timeline`).
-        stacks: id -> ``file:line function`` lines, innermost first, of the stacks that `waits` names.
+        host_times: why the device idled and how long the host stood in synchronisation (`records.host_times`), of the
+            steps in the window; without rows where only a profiler's trace would tell.
+        stacks: id -> ``file:line function`` lines, innermost first, of the stacks that `waits` and `host_times` name.
         marks: moment -> ns on the rank's clock.
         traced: costs of the operators of each traced step.
         exit_code: of the rank's process, None when not known.
@@ -77,6 +80,7 @@ class RankSummary:
     contention: float | None = None
     collectives: int = 0
     waits: pl.DataFrame = field(default_factory=pl.DataFrame)
+    host_times: pl.DataFrame = field(default_factory=HOST_TIMES.empty)
     stacks: dict[int, list[str]] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     traced: tuple[TracedStep, ...] = ()

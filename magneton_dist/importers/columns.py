@@ -28,7 +28,9 @@ LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse
 OPERATORS = ("cpu_op", "operator")
 MARKED = ("user_annotation", *OPERATORS)
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
-ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:)")
+ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:|enumerate\(DataLoader\))")
+LOADER = r"^enumerate\(DataLoader\)"
+SYNCHRONISES = re.compile(r"^(cuda|hip|musa)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize")
 COMMS = "record_param_comms"
 MOST_NAME = 4096  # characters of a name that are kept
 MOST_TIME_US = 4e15  # since 1970: the year 2096
@@ -144,6 +146,7 @@ class Columns:
         self.names, self.threads, self.call_stacks = Names(), Names(), Names()
         self.device = Rows("kind", "name", "stream", "device", "correlation", "external", "comm")
         self.launches = Rows("correlation", "thread")
+        self.syncs = Rows("thread")
         self.ops = Rows("name", "thread", "external", "comm", "stack")
         self.marks = Rows("name", "thread", "comm")
         self.functions = Rows("name", "thread", "python", "parent")
@@ -152,6 +155,7 @@ class Columns:
         self.lost_activities = 0
         self.events = 0
         self._collective, self._annotation = Matching(COLLECTIVE_KERNEL), Matching(ANNOTATION)
+        self._synchronises = Matching(SYNCHRONISES)
 
     def add(self, events: Iterable[Event]) -> None:
         """The events of one batch."""
@@ -169,7 +173,10 @@ class Columns:
         elif category in LAUNCHES:
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
-            self.launches.add(start, end, _ids(_CORRELATION, args), self._thread(events))
+            names, thread = list(map(_NAME, events)), self._thread(events)
+            self.launches.add(start, end, _ids(_CORRELATION, args), thread)
+            waits = self._synchronises(self.names.ids(names), names)
+            self.syncs.add(start[waits], end[waits], thread[waits])
         elif category == "python_function":
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]

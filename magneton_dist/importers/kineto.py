@@ -12,12 +12,13 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.errors import RecordError
-from magneton_dist.importers import calls
+from magneton_dist.importers import calls, host_times
 from magneton_dist.importers.bytestream import DO
-from magneton_dist.importers.columns import KINDS, NONE, Columns, Ints, Names
+from magneton_dist.importers.columns import KINDS, LOADER, NONE, Columns, Ints, Names
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
+from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import F64, FAULTS, I64, IDS, MARKS, STACKS, STR
 
 STEP = r"^ProfilerStep#(\d+)"
@@ -38,6 +39,7 @@ class RankTrace:
         numbered: its steps have the numbers of `ProfilerStep`.
         calls: collectives (see `calls.of_rank`), which the caller numbers and places.
         tables: all other tables.
+        host_times: what the host did while the device idled.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class RankTrace:
     numbered: bool
     calls: pl.DataFrame
     tables: dict[str, pl.DataFrame]
+    host_times: pl.DataFrame = field(default_factory=HOST_TIMES.empty)
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -118,10 +121,12 @@ class _Assembly:
             self.faults.append(f"dropped {_counted(columns.lost)}")
         self.unread = sum(stream.dropped.values()) + columns.lost_activities
         base = number(self.head.base_ns) or 0
-        self.device, self.launches, self.ops, self.marks, self.functions = (
+        self.device, self.launches, self.ops, self.marks, self.functions, self.syncs = (
             rows.frame(base)
-            for rows in (columns.device, columns.launches, columns.ops, columns.marks, columns.functions)
-        )
+            for rows in (
+                columns.device, columns.launches, columns.ops, columns.marks, columns.functions, columns.syncs
+            )
+        )  # fmt: skip
         self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
         self.names = columns.names
 
@@ -151,6 +156,7 @@ class _Assembly:
         found = found.with_columns(
             pl.Series("stack_id", stack_ids, I64), _step_of(steps, found["issue_ns"]).alias("step")
         )
+        idled = self._host_times(device, row, steps, stacks, texts)
         self.ops = self.ops.select("start_ns", "end_ns")
         info = self.head.distributed
         return RankTrace(
@@ -170,8 +176,30 @@ class _Assembly:
                 "marks": self._capture(),
                 "faults": pl.DataFrame({"where": ["trace"] * len(self.faults), "message": self.faults}, FAULTS.schema),
             },
+            host_times=idled,
             versions={"nccl": str(info.nccl_version)} if info and info.nccl_version else {},
         )
+
+    def _host_times(
+        self, device: pl.DataFrame, row: Ints, steps: pl.DataFrame, stacks: _Stacks, texts: list[str]
+    ) -> pl.DataFrame:
+        """Why the device idled, and where the host waited for it (`HOST_TIMES`)."""
+        if not device.height or not steps.height:
+            return HOST_TIMES.empty()
+        loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
+        waited = host_times.synchronised(self.syncs, innermost(self.ops, *_instants(self.syncs)))
+        rows = pl.concat([host_times.idle_times(device, row, loader, steps), waited])
+        step = _step_of(steps, rows["at"])
+        rows, step = rows.filter(step.is_not_null()), step.drop_nulls()
+        op = rows["op"].to_numpy()
+        known = np.flatnonzero(op >= 0)
+        ops = self.ops[op[known]].select(self.names.column(pl.col("name")).alias("name"), "stack")
+        what = np.full(len(op), "", object)
+        what[known] = ops["name"].to_numpy()
+        stack_ids: list[int | None] = [None] * len(op)
+        for at, text in zip(known.tolist(), ops["stack"].to_list(), strict=True):
+            stack_ids[at] = stacks.of_text(texts, text)
+        return host_times.summed(rows, step, pl.Series(what, dtype=STR), pl.Series(stack_ids, dtype=I64))
 
     def _span(self) -> tuple[int, int]:
         frames = (self.device, self.ops, self.marks, self.functions)
@@ -326,6 +354,11 @@ def _ends_of(frame: pl.DataFrame) -> tuple[int, int] | None:
     if not frame.height:
         return None
     return int(frame["start_ns"].to_numpy().min()), int(frame["end_ns"].to_numpy().max())
+
+
+def _instants(calls: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Thread and start of each call."""
+    return calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
 
 
 def _launches_of(device: pl.DataFrame) -> tuple[Ints, Ints]:

@@ -18,6 +18,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.importers.calls import of_rank
 from magneton_dist.importers.kineto import RankTrace, read_trace
 from magneton_dist.importers.rank_files import host_of, rank_of
+from magneton_dist.records.host_times import HOST_TIMES, write_host_times
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
 from magneton_dist.records.schema import FAULTS, TABLES
 from magneton_dist.records.store import rank_folder, write_manifest, write_rank
@@ -141,8 +142,9 @@ def _read(job: tuple[Path, Path, bool]) -> Imported:
         return Imported(path, refused=str(error))
     empty = {name: table.empty() for name, table in TABLES.items()}
     write_rank(staging, 0, empty | trace.tables)
+    write_host_times(rank_folder(staging, 0), trace.host_times)
     kept = {name: trace.tables[name] for name in ("steps", "faults")}
-    return Imported(path, replace(trace, tables=kept))
+    return Imported(path, replace(trace, tables=kept, host_times=HOST_TIMES.empty()))
 
 
 def _by_rank(

@@ -108,7 +108,7 @@ def test_two_of_128_ranks_get_no_invented_wait(traces: Path, tmp_path: Path) -> 
     assert all("wait" not in key for rank in outcome.audit.variants["trace"].ranks for key in rank.states)
     assert any("no wait for 20 of 20 calls: 2 of 128 ranks are in the record" in note for note in outcome.audit.notes)
     assert any("of 128: no record" in line for line in outcome.audit.missing)
-    assert outcome.audit.findings == []
+    assert {finding.kind for finding in outcome.audit.findings} == {"host-idle"}  # which needs no peers
 
 
 AUDITED = {

@@ -1,0 +1,130 @@
+"""`host-idle` and `host-spin`: devices that idle for their host, hosts that spin for their device.
+
+A device idles for the loader, for a host that has launched nothing yet, or between launch and start. A host that
+stands in a call that synchronises polls, unless the context was made to block: a core burns for nothing. Both are
+known from profiler traces only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from magneton_dist.detect.runs import VariantRuns, state_sum
+from magneton_dist.detect.source_lines import user_frames
+from magneton_dist.energy.summary import RankSummary
+from magneton_dist.records.audit import Finding, FindingKind, Place
+
+FLOOR_SHARE = {"loader": 0.02, "host": 0.10, "launch": 0.10, "sync": 0.20}  # of the ranks' time; less is not told
+MOST_CAUSES = 5
+
+
+@dataclass(frozen=True)
+class _Words:
+    finding: FindingKind
+    title: str
+    fix: str
+
+
+_WORDS = {
+    "loader": _Words(
+        "host-idle",
+        "devices idle {seconds} while their hosts fetch data",
+        "Let the loader work ahead: DataLoader(num_workers=..., prefetch_factor=..., persistent_workers=True, "
+        "pin_memory=True), and copy with non_blocking=True.",
+    ),
+    "host": _Words(
+        "host-idle",
+        "devices idle {seconds} because their hosts have not launched the next kernel yet",
+        "Give the host less to do between kernels: torch.compile(mode=\"reduce-overhead\") or CUDA graphs, foreach or "
+        "fused optimizers, larger batches; leave out what makes it wait for the device (.item(), .cpu()).",
+    ),
+    "launch": _Words(
+        "host-idle",
+        "devices idle {seconds} between the launch of kernels and their start",
+        "Launch fewer and larger kernels (torch.compile, CUDA graphs), or let streams wait for each other less.",
+    ),
+    "sync": _Words(
+        "host-spin",
+        "hosts stand {seconds} in calls that wait for the device, and keep a core busy with it",
+        "Leave out what needs the result at once (.item(), .cpu(), torch.cuda.synchronize()), or read it a step later. "
+        "Where the host must wait, let it sleep: cudaDeviceScheduleBlockingSync before the context is made.",
+    ),
+}  # fmt: skip
+
+
+def alone(runs: VariantRuns) -> list[Finding]:
+    """A finding for each kind of idling or spinning that is worth a reader's time."""
+    found = (_finding(runs, kind) for kind in FLOOR_SHARE)
+    return [finding for finding in found if finding is not None]
+
+
+def _finding(runs: VariantRuns, kind: str) -> Finding | None:
+    first = runs.repeats[0]
+    rows = {rank: s.host_times.filter(pl.col("kind") == kind) for rank, s in first.items() if s.host_times.height}
+    rows = {rank: of_rank for rank, of_rank in rows.items() if of_rank.height}
+    if not rows:
+        return None
+    seconds = sum(_seconds(of_rank) for of_rank in rows.values())
+    rank_seconds = sum(s.window_s for s in first.values())
+    if seconds < FLOOR_SHARE[kind] * rank_seconds:
+        return None
+    ranks = sorted(rank for rank in rows if _seconds(rows[rank]) >= FLOOR_SHARE[kind] * first[rank].window_s)
+    words = _WORDS[kind]
+    # a spinning core's joules are not the device's, and no trace tells them
+    joules = None if kind == "sync" else runs.over_repeats(lambda run: _idle_joules(run, kind))
+    worst = max(rows, key=lambda rank: _seconds(rows[rank]))
+    causes = rows[worst].group_by("what", "stack_id").agg(pl.col("duration_ns", "count").sum())
+    causes = causes.sort("duration_ns", "what", descending=[True, False])
+    top = causes.row(0, named=True)
+    stack = first[worst].stacks.get(top["stack_id"], []) if top["stack_id"] is not None else []
+    steps = rows[worst]["step"]
+    return Finding(
+        kind=words.finding,
+        title=words.title.format(seconds=f"{seconds / rank_seconds:.0%} of their time"),
+        variant=runs.name,
+        joules=joules,
+        energy_kind="unmeasured" if joules is None else runs.energy_kind,
+        share=runs.share_of_run(joules),
+        seconds=seconds,
+        ranks=ranks or [worst],
+        where=Place(
+            steps=(int(steps.to_numpy().min()), int(steps.to_numpy().max())),
+            what=_what(kind, top["what"]), stack=user_frames(stack) or stack[:3],
+        ),
+        evidence={
+            "share_of_rank_seconds": seconds / rank_seconds,
+            "stretches": sum(int(of_rank["count"].sum()) for of_rank in rows.values()),
+            "before" if kind != "sync" else "within": [
+                f"{what or 'unknown'} {ns / 1e6:.3g} ms" for what, _, ns, _ in causes.head(MOST_CAUSES).iter_rows()
+            ],
+            **({"scheduling_flags": "not in the trace"} if kind == "sync" else {}),
+        },
+        fix=words.fix,
+        confidence=0.9 if kind != "sync" else 0.6,  # the context may have been made to block
+    )  # fmt: skip
+
+
+def _what(kind: str, name: str) -> str:
+    if kind == "sync":
+        return f"synchronisation within {name}" if name else "synchronisation"
+    return f"before {name}" if name else ""
+
+
+def _seconds(rows: pl.DataFrame) -> float:
+    return float(rows["duration_ns"].sum()) / 1e9
+
+
+def _idle_joules(run: dict[int, RankSummary], kind: str) -> float | None:
+    """What the devices drew while they idled for this."""
+    total = 0.0
+    for summary in run.values():
+        idle = _seconds(summary.host_times.filter(pl.col("kind") == kind))
+        if idle <= 0:
+            continue
+        seconds, joules = state_sum(summary, "working", ("idle",))
+        if joules is None or seconds <= 0:
+            return None
+        total += joules * min(1.0, idle / seconds)
+    return total

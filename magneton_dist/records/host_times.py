@@ -1,0 +1,52 @@
+"""What a rank's host did while its device idled, and how long it stood in synchronisation: one file per rank.
+
+Only profiler traces tell it: they hold the launch of every kernel, the loader's annotations and the runtime's calls.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from magneton_dist.errors import RecordError
+from magneton_dist.records.schema import I64, STR, Column, Table
+
+FILE = "host_times.parquet"
+
+HOST_TIMES = Table("host_times", "time of one kind and cause within one step", {
+    "step": Column(I64, "", "step; null outside of steps"),
+    "kind": Column(
+        STR, "",
+        "of the device's idle time: loader (the host fetched data), host (it worked and had launched nothing), launch "
+        "(launched, not yet begun), unknown; and sync: the host stood in a call that waits for the device",
+    ),
+    "what": Column(STR, "", "operator that ended the idling, or in which the host waited; empty where unknown"),
+    "stack_id": Column(I64, "", "its stack, null when unknown"),
+    "count": Column(I64, "", "stretches of time, or calls"),
+    "duration_ns": Column(I64, "ns", "together"),
+})  # fmt: skip
+
+
+def read_host_times(rank: Path) -> pl.DataFrame:
+    """Table `HOST_TIMES` of the rank in this folder; without rows where nothing tells it.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    path = rank / FILE
+    if not path.exists():
+        return HOST_TIMES.empty()
+    try:
+        frame = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(path), do="import the trace again") from error
+    return HOST_TIMES.validate(frame, str(path))
+
+
+def write_host_times(rank: Path, rows: pl.DataFrame) -> None:
+    """Write the table into the folder of a rank, which is there."""
+    path = rank / FILE
+    draft = path.with_name(f".{FILE}.tmp")
+    HOST_TIMES.validate(rows, str(path)).write_parquet(draft)
+    draft.replace(path)
