@@ -40,9 +40,9 @@ def _cells(row: Mapping[str, Any], net: bool) -> list[str]:
         ends = f"{quantity(row['low_j'], 'J', 3)} to {quantity(row['high_j'], 'J', 3)}"
         energy = f"{quantity(row['joules'], 'J')} {row['energy_kind']}\n{ends}"
     beyond = [] if not net else ["" if row["net_j"] is None else quantity(row["net_j"], "J")]
-    name = row["name"].removeprefix("aten.").removesuffix(".default")
+    name = f"{one_line(row['name'].removeprefix('aten.').removesuffix('.default'), 48)}\n{one_line(row['tensors'], 48)}"
     settled = "" if row["conclusive"] else "inconclusive"
-    return [one_line(name, 48), f"{row['calls']:.3g}", quantity(row["seconds"], "s"), energy, *beyond, settled]
+    return [name, f"{row['calls']:.3g}", quantity(row["seconds"], "s"), energy, *beyond, settled]
 
 
 def _refused(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -57,6 +57,7 @@ class Candidate:
         question: what a worker is told to make: ``do`` and ``with``.
         settings: under which it ran.
         ranks: processes that do it together; 0 for an operator.
+        tensors: type and shape of what it reads.
         inputs: what it works on: random, recorded, or zeros (collectives).
         calls: per step, by variant.
         seconds: of one call, as recorded.
@@ -73,6 +74,7 @@ class Candidate:
     seconds: float
     watts: Watts | None
     on_cpu: bool
+    tensors: str
     inputs: str = "random"
     variants: set[str] = field(default_factory=set)
 
@@ -131,10 +133,15 @@ def _operators(record: RankRecord, settings: Settings, profile: Profile) -> list
             key=row["key"], name=row["name"], kind=row["kind"], question=_question(row, described), settings=settings,
             ranks=0, calls={"": row["calls"]}, seconds=row["seconds"], watts=profile.operators[row["kind"]],
             on_cpu=all(described[str(v)]["device"] == "cpu" for v in row["inputs"] if str(v) in described),
+            tensors=", ".join(_described(described[str(v)]) for v in row["inputs"] if str(v) in described),
             inputs="recorded" if all("path" in described.get(str(v), {}) for v in row["inputs"]) else "random",
         )
         for row in alike.to_dicts()
     ]  # fmt: skip
+
+
+def _described(value: Mapping[str, Any]) -> str:
+    return f"{value['dtype']}{value['shape'] or []}"
 
 
 def _question(row: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -163,6 +170,7 @@ def _collectives(record: RankRecord, settings: Settings, profile: Profile) -> li
             },
             settings=settings, ranks=row["group_size"], calls={"": row["calls"]}, seconds=row["seconds"],
             watts=profile.watts["transfer"], on_cpu=on_cpu, inputs="zeros",
+            tensors=f"{row['bytes'] / 1e6:.3g} MB of {row['dtype']}, {row['group_size']} ranks",
         )
         for row in alike.to_dicts()
     ]  # fmt: skip

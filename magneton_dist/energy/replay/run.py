@@ -201,6 +201,7 @@ def _row(
     row: dict[str, Any] = dict.fromkeys(REPLAYED.columns) | {
         "key": candidate.key, "name": candidate.name, "kind": candidate.kind, "energy_kind": "unmeasured",
         "calls": max(candidate.calls.values()), "conclusive": False, "windows": 0, "inputs": candidate.inputs,
+        "tensors": candidate.tensors,
         "meter": "; ".join(dict.fromkeys(meter.source for meter in meters)), "device": ", ".join(dict.fromkeys(on)),
     }  # fmt: skip
     try:
