@@ -146,14 +146,24 @@ def _fix(table: RegionTable, hungry_side: int, mine: GroupSide, theirs: GroupSid
     at = f" at {stack[0].split(' ', 1)[0]}" if stack else ""
     if not theirs.ops:
         return f"Leave out {_names(mine)}{at}: {cheap.name} does the same work without."
-    if mine.names != theirs.names:
+    if _calls(mine) != _calls(theirs):
         return f"Do{at} what {cheap.name} does: {_names(theirs)} instead of {_names(mine)}."
+    run = f"Both run {_names(mine)}{at}"
     if hungry.world_size > cheap.world_size:
-        return (
-            f"Both run {_names(mine)}{at}, {hungry.name} on {hungry.world_size} ranks and {cheap.name} on "
-            f"{cheap.world_size}: share it out among the ranks, such as by sequence parallelism, where each repeats it."
-        )
+        on = f"{hungry.name} on {hungry.world_size} ranks and {cheap.name} on {cheap.world_size}"
+        if _tensors(mine) == _tensors(theirs):
+            return f"{run}, {on}: share it out among the ranks, as sequence parallelism does, where each repeats it."
+        return f"{run}, {on}: small shards use a device less well; a lower degree, or more work for each rank."
     return (
-        f"Both run {_names(mine)}{at}; what {cheap.name} sets differently makes it cheaper: compare the settings "
-        "that differ between the variants."
+        f"{run}; what {cheap.name} sets differently makes it cheaper: compare the settings that differ between the "
+        "variants."
     )
+
+
+def _calls(side: GroupSide) -> list[str]:
+    return [side.record.step.graph.names[op] for op in side.computing]
+
+
+def _tensors(side: GroupSide) -> list[list[str]]:
+    graph = side.record.step.graph
+    return [side.record.shown(graph.outputs[op].tolist()) for op in side.computing]

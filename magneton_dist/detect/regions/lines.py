@@ -150,7 +150,7 @@ def _judge(table: RegionTable, line: Line, told_apart: bool, noise: float) -> No
             line.judgement = f"depends on the watts of the operators: ratio {ends[0]:.2f} to {ends[1]:.2f}"
             return
     deterministic = table.quantity in ("memory", "bytes")
-    if not deterministic and table.disturbed and all(_same_operators(table, g) for g in groups):
+    if not deterministic and table.disturbed and all(_same_names(table, g) for g in groups):
         line.certain = False
         line.judgement = "the same operators, on ranks that waited for a core: their times say nothing"
         return
@@ -183,9 +183,13 @@ def _noise_of_controls(table: RegionTable, floor: float) -> float:
 
 def _same_operators(table: RegionTable, group: int) -> bool:
     """And as often: what every rank repeats is more on more ranks."""
-    one, other = table.sides(group)
     often = np.isclose(table.sums[0].operators[group], table.sums[1].operators[group])
-    return bool(often) and one.names == other.names
+    return bool(often) and _same_names(table, group)
+
+
+def _same_names(table: RegionTable, group: int) -> bool:
+    one, other = ([side.record.step.graph.names[op] for op in side.computing] for side in table.sides(group))
+    return one == other
 
 
 def _agreeing_ranks(table: RegionTable, groups: list[int]) -> float:

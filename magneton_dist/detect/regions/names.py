@@ -30,6 +30,11 @@ class GroupSide:
         return [names[op] for op in self.ops]
 
     @property
+    def computing(self) -> list[int]:
+        """Operators other than collectives, whose time belongs to states of their own."""
+        return [op for op in self.ops if self.record.classes[op] != "collective"]
+
+    @property
     def stacks(self) -> dict[tuple[str, ...], float]:
         """Stacks of the operators that compute, innermost frame first, and the bytes moved there (at least 1)."""
         found: dict[tuple[str, ...], float] = {}

@@ -43,7 +43,7 @@ class Drawing:
     ) -> Drawing:
         """Add an operator; contents are separated by blanks."""
         self.ops.append({
-            "op_id": len(self.ops), "step": self.step, "name": f"aten.{name}.default", "phase": phase,
+            "op_id": len(self.ops), "step": self.step, "name": _full(name), "phase": phase,
             "inputs": [self._value(x) for x in reads.split()], "outputs": [self._value(x) for x in makes.split()],
             "arguments": "[]", "stack_id": self._stacks.setdefault(tuple(stack), len(self._stacks)),
             "start_ns": 0, "end_ns": 1,
@@ -92,6 +92,10 @@ class Drawing:
             "modes": [len(x)] if len([n for n in shape if n > 1]) == 1 else [],
             "profiles": profile if len([n for n in shape if n > 1]) == 1 else [], "singular": [],
         }  # fmt: skip
+
+
+def _full(name: str) -> str:
+    return f"{'c10d' if name.startswith('allreduce') else 'aten'}.{name}.default"
 
 
 def _frame(text: str) -> dict[str, object]:
