@@ -67,12 +67,13 @@ def explained_region(
     times = found.cause.seconds if found.cause is not None else {}
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
-    ratio = f"{times[hungry] / times[cheap]:.1f}x the time of {cheap}" if times else "the same time"
+    ratio = times[hungry] / times[cheap] if times else 1.0
+    told_apart = f"{hungry} takes {ratio:.1f}x the time of {cheap}" if ratio >= LEAST_RATIO else "takes the same time"
     ranks = audit.variants[hungry].ranks
     steps = sum(rank.steps for rank in ranks)
     return told(
         Finding(
-            kind="knob", title=f"{region.title}: {hungry} takes {ratio} for one call, made again in fresh processes",
+            kind="knob", title=f"{region.title}: {told_apart} for one call, made again in fresh processes",
             variant=hungry, joules=None, energy_kind="unmeasured", share=None,
             seconds=more_s * region.places * steps, ranks=[rank.rank for rank in ranks], where=place,
             evidence={"places": region.places, "seconds_more_of_one_call": more_s, "steps_of_all_ranks": steps}, fix="",

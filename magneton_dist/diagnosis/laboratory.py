@@ -29,6 +29,7 @@ class Laboratory:
     def __init__(self, budget_s: float) -> None:
         self._end_s = time.monotonic() + budget_s
         self._zygotes: dict[tuple[tuple[str, str], ...], subprocess.Popen[bytes]] = {}
+        self._greetings: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         self.asked = 0
 
     def __enter__(self) -> Laboratory:
@@ -52,10 +53,7 @@ class Laboratory:
             OutOfTimeError: the budget is used up.
         """
         self.asked += 1
-        key = tuple(sorted(environment.items()))
-        if key not in self._zygotes:
-            self._zygotes[key] = self._start(environment)
-        zygote = self._zygotes[key]
+        key, zygote = self._zygote(environment)
         assert zygote.stdin is not None
         left = min(LIMIT_S, self._left_s())
         line = json.dumps({**question, "limit_s": max(1, int(left))}).encode() + b"\n"
@@ -69,7 +67,17 @@ class Laboratory:
             return {"error": "the process ended, or took too long"}
         return found
 
-    def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def greeting(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """What a zygote says of itself: torch's version, getters that can be asked."""
+        return self._greetings[self._zygote(environment)[0]]
+
+    def _zygote(self, environment: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], subprocess.Popen[bytes]]:
+        key = tuple(sorted(environment.items()))
+        if key not in self._zygotes:
+            self._zygotes[key], self._greetings[key] = self._start(environment)
+        return key, self._zygotes[key]
+
+    def _start(self, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         if len(self._zygotes) >= MOST_ZYGOTES:
             _end(self._zygotes.pop(next(iter(self._zygotes))))
         zygote = subprocess.Popen(
@@ -77,7 +85,7 @@ class Laboratory:
             env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            _line(zygote, min(START_LIMIT_S, self._left_s()))
+            greeting = json.loads(_line(zygote, min(START_LIMIT_S, self._left_s())))
         except ValueError as error:
             _end(zygote)
             self._left_s()
@@ -85,7 +93,7 @@ class Laboratory:
                 "a fresh process with torch did not start", where=sys.executable,
                 do="see whether `python -c 'import torch'` works",
             ) from error  # fmt: skip
-        return zygote
+        return zygote, greeting
 
     def _left_s(self) -> float:
         left = self._end_s - time.monotonic()

@@ -18,6 +18,7 @@ from magneton_dist.diagnosis.calls import SDPA, Call, comparable
 from magneton_dist.diagnosis.factors import Factor, argument_factors, environment_of, setting_factors
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.layers import Layers
 from magneton_dist.diagnosis.prove import Proof, Verdict, prove
 from magneton_dist.diagnosis.trial import FLIPPED_ROUNDS, Side, Signature, Timing, Trial, interleaved_seconds, together
 from magneton_dist.records.audit import Cause
@@ -161,9 +162,12 @@ class Investigation:
         mine, theirs = _apart(one, other, BY_OPERATORS if operator == SDPA else BY_PRIMITIVES)
         self._tell(f"counterfactual: {operator} runs {mine} as in {self._names[0]}, {theirs} as in {self._names[1]}")
         self._say(f"flipping {len(trial.factors)} differences of {operator}")
-        proof = prove(len(trial.factors), trial.signature)
+        layers = Layers(trial, operator, self._names)
+        self.found.lines += layers.lines
+        proof = prove(len(trial.factors), trial.signature, layers.order())
         times = interleaved_seconds(trial, FLIPPED_ROUNDS)
-        self._conclude(proof, trial, [median(of_side) if of_side else None for of_side in times])
+        agreeing = layers.agreeing([trial.factors[number] for number in proof.factors])
+        self._conclude(proof, trial, [median(of_side) if of_side else None for of_side in times], agreeing)
         return True
 
     def _by_time(self, trial: Trial, operator: str) -> bool:
@@ -179,10 +183,10 @@ class Investigation:
             "the same kernels"
         )
         self._say(f"flipping {len(trial.factors)} differences of {operator}")
-        self._conclude(prove(len(trial.factors), timing.behaves), trial, timing.seconds)
+        self._conclude(prove(len(trial.factors), timing.behaves), trial, timing.seconds, [])
         return True
 
-    def _conclude(self, proof: Proof, trial: Trial, times: Sequence[float | None]) -> None:
+    def _conclude(self, proof: Proof, trial: Trial, times: Sequence[float | None], agreeing: list[str]) -> None:
         chosen = [trial.factors[number] for number in proof.factors]
         proved = proof.verdict is Verdict.PROVED
         self.found.proof = "proved" if proved else "consistent"
@@ -194,7 +198,7 @@ class Investigation:
             name=(" and " if proved else " or ").join(names),
             values=dict(zip(self._names, values, strict=True)),
             statements=dict(zip(self._names, statements, strict=True)),
-            agreed=["snapshot", "counterfactual"],
+            agreed=["snapshot", *agreeing, "counterfactual"],
             seconds={name: s for name, s in zip(self._names, times, strict=True) if s is not None},
         )
         for factor in chosen:

@@ -19,6 +19,10 @@ from magneton_dist.diagnosis.snapshot import UNSET
 ROUNDS = 5  # fresh processes in which either variant is timed, in turn
 FLIPPED_ROUNDS = 3
 LEAST_RATIO = 1.1  # of times; as of regions
+_NOTHING: Mapping[str, Any] = {
+    "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
+    "read_set": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ class Trial:
 
     def brings(self, factor: Factor, names: Sequence[str]) -> dict[str, str]:
         """What the settings `names` are in world A once this one is set as in B."""
-        found: dict[str, str] = self._ask(None, [(factor.name, factor.values[1])], read=names).get("read", {})
+        wanted = {"flips": [(factor.name, factor.values[1])], "read": list(names)}
+        found: dict[str, str] = self._ask(wanted).get("read", {})
         return found
 
     def signature(self, flipped: Flipped) -> Signature:
         """Kernels with these factors flipped."""
-        found = self._world(flipped, signature=True)
+        found = self._world(flipped, "signature")
         if "error" in found:
             return Signature(error=found["error"])
         layers = found["signature"]
@@ -75,16 +80,30 @@ class Trial:
 
     def seconds(self, flipped: Flipped) -> float | None:
         """Median time of a call in one fresh process; None where it failed."""
-        found = self._world(flipped, seconds=True)
+        found = self._world(flipped, "seconds")
         return None if "error" in found else float(found["seconds"])
 
-    def ask_read_set(self, flipped: Flipped) -> dict[str, Any]:
-        """Getters of torch's settings that the call asks, and what they answer."""
-        return self._world(flipped, read_set=True)
+    def read_set(self, flipped: Flipped) -> tuple[dict[str, int], str]:
+        """Getters of torch's settings that the call asks, and what they answer; else why that is not known."""
+        found = self._world(flipped, "read_set")
+        return found.get("read_set", {}), found.get("error", "")
 
-    def _world(
-        self, flipped: Flipped, *, signature: bool = False, seconds: bool = False, read_set: bool = False
-    ) -> dict[str, Any]:
+    def getters(self, names: Sequence[str], flips: Sequence[tuple[str, str]] = ()) -> dict[str, int] | None:
+        """What these getters answer in world A with settings changed; None where one of them ends the process."""
+        return self._ask({"flips": list(flips), "getters": list(names)}).get("getters")
+
+    @property
+    def known_getters(self) -> list[str]:
+        """Getters that fresh processes have."""
+        return list(self._laboratory.greeting(self._environment).get("getters", ()))
+
+    @property
+    def switchable(self) -> dict[str, str]:
+        """Torch's settings and their values in world A."""
+        return dict(self._settings)
+
+    def _world(self, flipped: Flipped, wanted: str) -> dict[str, Any]:
+        """What a fresh process says of the call with these factors flipped."""
         call, flips, environment = self._a.call, [], dict(self._environment)
         for number in sorted(flipped):
             factor = self.factors[number]
@@ -96,20 +115,13 @@ class Trial:
                 environment.pop(factor.name, None)
             else:
                 environment[factor.name] = factor.values[1]
-        return self._ask(call, flips, environment, signature=signature, seconds=seconds, read_set=read_set)
-
-    def _ask(
-        self, call: Call | None, flips: list[tuple[str, str]], environment: Mapping[str, str] | None = None,
-        *, read: Sequence[str] = (), signature: bool = False, seconds: bool = False, read_set: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
-        question = {
-            "settings": self._settings, "flips": flips, "read": list(read),
-            "call": None if call is None else call.described(),
-            "signature": signature, "seconds": seconds, "read_set": read_set,
-        }  # fmt: skip
-        found = self._laboratory.ask(self._environment if environment is None else environment, question)
+        found = self._ask({"flips": flips, "call": call.described(), wanted: True}, environment)
         self.refused |= set(found.get("refused", ()))
         return found
+
+    def _ask(self, wanted: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+        question = {**_NOTHING, "settings": self._settings, **wanted}
+        return self._laboratory.ask(self._environment if environment is None else environment, question)
 
 
 def together(trial: Trial, factors: Sequence[Factor]) -> list[Factor]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from magneton_dist.diagnosis import switches
+from magneton_dist.diagnosis.read_set import NotPossibleError, getters, read_set
 from magneton_dist.diagnosis.replica import Replica
 from magneton_dist.diagnosis.signature import signature
 
@@ -32,13 +33,17 @@ def answer(question: Question) -> Answer:
     Keys of a question:
         settings: torch's settings, name -> text. flips: [name, text] to set afterwards, in order.
         read: names of settings to read back.
-        call: the operator call, if any. signature, seconds: what is wanted of it.
+        getters: those of torch's global settings to ask directly.
+        call: the operator call, if any. signature, seconds, read_set: what is wanted of it.
     """
     refused = switches.apply(switches.general_first(question["settings"]))
     # a second time: a general setting may have moved a special one
     refused = switches.apply(switches.general_first(question["settings"])) if refused else refused
     refused += switches.apply((name, text) for name, text in question["flips"])
     found: Answer = {"refused": refused, "read": switches.read(question["read"])}
+    if question["getters"]:
+        known = getters()
+        found["getters"] = {name: known[name]() for name in question["getters"] if name in known}
     if question["call"] is None:
         return found
     replica = Replica(question["call"])
@@ -47,6 +52,8 @@ def answer(question: Question) -> Answer:
         found["signature"] = signature(replica, gpu=replica.gpu)
     if question["seconds"]:
         found["seconds"] = median(replica.seconds())
+    if question["read_set"]:
+        found["read_set"] = read_set(replica)
     return found
 
 
@@ -75,6 +82,13 @@ def _in_child(question: Question) -> bytes:
     return data or json.dumps({"error": "the process ended without an answer"}).encode()
 
 
+def _known_getters() -> list[str]:
+    try:
+        return list(getters())
+    except NotPossibleError:  # the layer says so when it is asked
+        return []
+
+
 def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -86,7 +100,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # what libraries print is no answer
-    answers.write(json.dumps({"torch": torch.__version__}).encode() + b"\n")
+    answers.write(json.dumps({"torch": torch.__version__, "getters": _known_getters()}).encode() + b"\n")
     for line in sys.stdin:
         answers.write(_in_child(json.loads(line)) + b"\n")
 

@@ -218,7 +218,8 @@ def _first_finding(finding: Finding) -> Panel:
         grid.add_row("cause", Text(_cause(finding)))
     if finding.diagnosis:
         grid.add_row("how", Text("\n".join(one_line(line, 400) for line in finding.diagnosis[:MAX_LINES])))
-    grid.add_row("fix", Text(one_line(finding.fix, 600), "bold"))
+    if finding.fix:
+        grid.add_row("fix", Text(one_line(finding.fix, 600), "bold"))
     title = Text(f" {finding.kind} ", "bold red")
     return Panel(Group(Text(one_line(finding.title, 300), "bold"), grid), title=title, title_align="left")
 

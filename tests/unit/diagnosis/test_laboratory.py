@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from magneton_dist.diagnosis.calls import SDPA, Call, Tensor
+from magneton_dist.diagnosis.knob_map import knob_map
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.signature import primitives
+from magneton_dist.diagnosis.trial import Side, Trial
 
 SQUARE = Tensor((96, 96), (96, 1), "float32", "cpu")
 PRODUCT = Call("aten.mm.default", ({"v": 0}, {"v": 1}), (SQUARE, SQUARE))
-QUESTION = {"settings": {}, "flips": [], "read": [], "call": None, "signature": False, "seconds": False}
+QUESTION: dict[str, Any] = {
+    "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
+    "read_set": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
-    with Laboratory(120) as made:
+    with Laboratory(900) as made:
         yield made
 
 
@@ -104,8 +111,43 @@ def test_a_process_that_dies_is_an_error_and_the_next_one_lives(laboratory: Labo
     assert ask(laboratory, PRODUCT).keys() == {"refused", "read"}
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="getters are followed on x86-64 only")
+def test_a_call_tells_which_settings_it_asks_for(laboratory: Laboratory):
+    name = "torch.backends.mkldnn.enabled"
+    before = ask(laboratory, PRODUCT, read_set=True)["read_set"]
+    after = ask(laboratory, PRODUCT, read_set=True, flips=[(name, "False")])["read_set"]
+    assert (before["userEnabledMkldnn"], after["userEnabledMkldnn"]) == (1, 0)
+    decoy = ask(laboratory, PRODUCT, read_set=True, flips=[("torch.backends.cudnn.benchmark", "True")])["read_set"]
+    assert decoy == before
+    attention = Call(SDPA, ({"v": 0},) * 3, (Tensor((1, 2, 8, 8), (128, 64, 8, 1), "float32", "cpu"),))
+    assert ask(laboratory, attention, read_set=True)["read_set"]["userEnabledFlashSDP"] == 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="getters are followed on x86-64 only")
+def test_a_map_of_this_torch_knows_which_getter_a_setting_answers(laboratory: Laboratory, tmp_path: Path):
+    settings = {
+        "torch.backends.mkldnn.enabled": "True", "torch.backends.cudnn.benchmark": "False",
+        "torch.backends.mkldnn.matmul.fp32_precision": "ieee", "torch.backends.mha.get_fastpath_enabled": "True",
+    }  # fmt: skip
+    trial = Trial(laboratory, Side(settings, PRODUCT), Side(settings, PRODUCT), [], dict(os.environ))
+    made = knob_map(trial, "2.99+x", tmp_path)
+    assert made.getters == {
+        "torch.backends.mkldnn.enabled": ["userEnabledMkldnn"],
+        "torch.backends.cudnn.benchmark": ["benchmarkCuDNN"],
+        "torch.backends.mkldnn.matmul.fp32_precision": ["float32Precision(2, 3)"],
+        "torch.backends.mha.get_fastpath_enabled": [],  # Python's own: no part of the context
+    }
+    assert len(made.asked) > 20
+    asked = laboratory.asked
+    assert knob_map(trial, "2.99+x", tmp_path) == made
+    assert laboratory.asked == asked
+    (kept,) = tmp_path.iterdir()
+    kept.write_text("{}")  # damaged: made again
+    assert knob_map(trial, "2.99+x", tmp_path) == made
+
+
 def test_an_environment_has_processes_of_its_own():
-    with Laboratory(120) as laboratory:
+    with Laboratory(900) as laboratory:
         for threads in ("1", "2"):
             environment = {**os.environ, "OMP_NUM_THREADS": threads}
             found = laboratory.ask(environment, {**QUESTION, "read": ["torch.get_num_threads"]})
