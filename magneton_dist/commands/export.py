@@ -13,6 +13,7 @@ class Format(StrEnum):
     """What a record can be exported as."""
 
     PERFETTO = "perfetto"
+    KERNELS = "kernels"
 
 
 def export(
@@ -23,13 +24,22 @@ def export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a run for another program: a trace for https://ui.perfetto.dev."""
+    """Write a run for another program.
+
+    perfetto: a trace for https://ui.perfetto.dev. kernels: a CSV of what ran on each rank's device under one name,
+    with its joules, their bounds, and rows for gaps and idling, where kernels were captured.
+    """
     from magneton_dist import audits
     from magneton_dist.errors import InputError
+    from magneton_dist.kernel_costs import kernel_costs
+    from magneton_dist.reports.audit_json import write_atomically
     from magneton_dist.reports.perfetto import write_perfetto
 
-    path = output or run / "trace.json.gz"
+    path = output or run / ("trace.json.gz" if to is Format.PERFETTO else "kernels.csv")
     if path.exists() and not force:
         raise InputError("exists already", where=str(path), do="give --force, or another --output")
-    write_perfetto(audits.bands(run), path)
+    if to is Format.KERNELS:
+        write_atomically(path, kernel_costs(run).write_csv().encode())
+    else:
+        write_perfetto(audits.bands(run), path)
     typer.echo(f"Wrote {path}")
