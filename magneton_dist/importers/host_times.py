@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from magneton_dist.importers.columns import NONE
-from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.timeline.intervals import before, intervals, union
 
 Ints = NDArray[np.int64]
@@ -64,15 +63,16 @@ def synchronised(calls: pl.DataFrame, op: Ints) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def summed(rows: pl.DataFrame, step: pl.Series, what: pl.Series, stack_id: pl.Series) -> pl.DataFrame:
-    """Table `HOST_TIMES` of such rows, with the step, operator and stack of each."""
-    named = rows.with_columns(step.alias("step"), what.alias("what"), stack_id.alias("stack_id"))
-    key = ["step", "kind", "what", "stack_id"]
-    sums = _sums(named.with_columns(pl.lit(1, pl.Int64).alias("count")), key)
+def summed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sums over step, kind, name and stack (numbers of the trace) of such rows, with those as columns besides."""
+    key = ["step", "kind", "name", "stack"]
+    sums = _sums(rows.with_columns(pl.lit(1, pl.Int64).alias("count")), key)
     if sums.height > MOST_CAUSES:
-        rest = sums[MOST_CAUSES:].with_columns(pl.lit("").alias("what"), pl.lit(None, pl.Int64).alias("stack_id"))
+        rest = sums[MOST_CAUSES:].with_columns(
+            pl.lit(None, pl.Int64).alias("name"), pl.lit(NONE, pl.Int64).alias("stack")
+        )
         sums = _sums(pl.concat([sums[:MOST_CAUSES], rest]), key)
-    return sums.select(*HOST_TIMES.schema).cast(pl.Schema(HOST_TIMES.schema))
+    return sums
 
 
 def _sums(rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:

@@ -191,15 +191,16 @@ class _Assembly:
         rows = pl.concat([host_times.idle_times(device, row, loader, steps), waited])
         step = _step_of(steps, rows["at"])
         rows, step = rows.filter(step.is_not_null()), step.drop_nulls()
-        op = rows["op"].to_numpy()
-        known = np.flatnonzero(op >= 0)
-        ops = self.ops[op[known]].select(self.names.column(pl.col("name")).alias("name"), "stack")
-        what = np.full(len(op), "", object)
-        what[known] = ops["name"].to_numpy()
-        stack_ids: list[int | None] = [None] * len(op)
-        for at, text in zip(known.tolist(), ops["stack"].to_list(), strict=True):
-            stack_ids[at] = stacks.of_text(texts, text)
-        return host_times.summed(rows, step, pl.Series(what, dtype=STR), pl.Series(stack_ids, dtype=I64))
+        op = pl.col("op").replace({-1: None})
+        rows = rows.with_columns(
+            step.alias("step"), self.ops["name"].gather(rows.select(op).to_series()).alias("name"),
+            self.ops["stack"].gather(rows.select(op).to_series()).fill_null(NONE).alias("stack"),
+        )  # fmt: skip
+        sums = host_times.summed(rows)
+        return sums.select(
+            "step", "kind", self.names.column(pl.col("name")).fill_null("").alias("what"),
+            stacks.of_texts(texts, sums["stack"]).alias("stack_id"), "count", "duration_ns",
+        ).cast(pl.Schema(HOST_TIMES.schema))  # fmt: skip
 
     def _span(self) -> tuple[int, int]:
         frames = (self.device, self.ops, self.marks, self.functions)
@@ -249,7 +250,7 @@ class _Assembly:
             pl.col("op_id").cast(I64), "step", self.names.column(pl.col("name")).alias("name"),
             pl.lit("other").alias("phase"), pl.lit([], IDS).alias("inputs"), pl.lit([], IDS).alias("outputs"),
             pl.lit("[]").alias("arguments"),
-            pl.Series("stack_id", [stacks.of_text(texts, t) for t in ops["stack"]], I64),
+            stacks.of_texts(texts, ops["stack"]).alias("stack_id"),
             "start_ns", "end_ns",
         )  # fmt: skip
         ids = np.full(self.ops.height + 1, -1, np.int64)  # the last is of activities without operator
@@ -330,6 +331,12 @@ class _Stacks:
         if text not in self._of_text:
             self._of_text[text] = self._id([f for f in texts[text].split(";") if f.strip()][:DEEPEST_STACK])
         return self._of_text[text]
+
+    def of_texts(self, texts: list[str], ids: pl.Series) -> pl.Series:
+        """The stacks of many operators."""
+        known = ids.unique().sort().to_list()
+        found = pl.Series([self.of_text(texts, text) for text in known], dtype=I64)
+        return ids.replace_strict(pl.Series(known, dtype=I64), found, return_dtype=I64)
 
     def _id(self, frames: list[str]) -> int:
         return self._ids.setdefault(tuple(frames), len(self._ids))
