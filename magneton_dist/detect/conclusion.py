@@ -183,6 +183,7 @@ def _rank(rank: int, repeats: list[RankSummary]) -> RankResult:
         contention=float(np.mean(contention)) if contention else None,
         collectives=round(float(np.mean([s.collectives for s in repeats]))),
         exit_code=max((s.exit_code for s in repeats if s.exit_code is not None), key=abs, default=None),
+        idle_s=host.idle_seconds(repeats),
     )
 
 

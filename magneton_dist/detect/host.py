@@ -7,6 +7,7 @@ known from profiler traces only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -58,6 +59,13 @@ def alone(runs: VariantRuns) -> list[Finding]:
     """A finding for each kind of idling or spinning that is worth a reader's time."""
     found = (_finding(runs, kind) for kind in FLOOR_SHARE)
     return [finding for finding in found if finding is not None]
+
+
+def idle_seconds(repeats: Sequence[RankSummary]) -> dict[str, float]:
+    """Why a rank's device idled, s, means over its repeats; empty where nothing tells it."""
+    rows = pl.concat([s.host_times.select("kind", "duration_ns") for s in repeats]).filter(pl.col("kind") != "sync")
+    sums = rows.group_by("kind").agg(pl.col("duration_ns").sum()).sort("kind")
+    return {kind: ns / 1e9 / len(repeats) for kind, ns in sums.iter_rows()}
 
 
 def _finding(runs: VariantRuns, kind: str) -> Finding | None:

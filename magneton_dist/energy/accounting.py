@@ -87,7 +87,9 @@ def account(
         energy = told_apart(energy, power, timeline.states, supply.sensor, supply.share)
     weights = supply.profile or load_profile(WEIGHTS)
     open_somewhere = (timeline.states["activity"] == "unresolved").any()
-    if rank.device != CPU and open_somewhere and (tables["marks"]["name"] == CAPTURE_MARK).any():
+    # a profiler's trace has no steps beside those that it captured
+    others = (tables["steps"]["kind"] != "kernels").any()
+    if rank.device != CPU and open_somewhere and others and (tables["marks"]["name"] == CAPTURE_MARK).any():
         carried = carry_shares(tables, arrivals, window, rank.device)
         energy = carried_over(energy, carried, weights.nominal())
     calls = waits(tables["collectives"], arrivals, timeline.states, window)

@@ -37,7 +37,11 @@ class StateShare(msgspec.Struct, frozen=True):
 
 
 class RankResult(msgspec.Struct, frozen=True):
-    """One rank of one variant, means over its repeats. `states` keys read ``phase/activity``."""
+    """One rank of one variant, means over its repeats. `states` keys read ``phase/activity``.
+
+    `idle_s` says why its device idled, of traces only: loader, host (it had launched nothing), launch (launched, not
+    yet begun), unknown.
+    """
 
     rank: int
     node: str
@@ -49,6 +53,7 @@ class RankResult(msgspec.Struct, frozen=True):
     contention: float | None = None  # share of wanted CPU time spent waiting for a core
     collectives: int = 0
     exit_code: int | None = None
+    idle_s: dict[str, float] = {}
 
 
 class VariantResult(msgspec.Struct, frozen=True):

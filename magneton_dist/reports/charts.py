@@ -10,7 +10,7 @@ from magneton_dist.reports.bands import RunBands
 from magneton_dist.reports.compact import GAP, MAX_INTERVALS, CompactRank, compact_rank
 from magneton_dist.reports.figures import interval, one_line, quantity, ratio_change
 from magneton_dist.reports.palette import LOOKS
-from magneton_dist.reports.story import shown_states, worst_ranks
+from magneton_dist.reports.story import idle_sentence, shown_states, worst_ranks
 
 MAX_RANKS = 16
 MAX_PAGE_INTERVALS = 120_000  # over all bands of the page
@@ -149,7 +149,8 @@ def bar_charts(audit: Audit) -> tuple[Values, list[Values]]:
             for number in worst if number in by_rank
         ]
         more = f"{hidden:,} ranks hidden: those shown waste most." if hidden else ""
-        groups.append({"title": one_line(name, 120), "bars": bars, "hidden": more})
+        below = f"{more} {idle_sentence(variant)}".strip()
+        groups.append({"title": one_line(name, 120), "bars": bars, "hidden": below})
     title = "Joules by state" if joules else "Seconds by state"
     caption = (
         f"Joules are {audit.energy_kind}; means over the repeats; whiskers are 95 % intervals." if joules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, RankResult
+from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, RankResult, VariantResult
 from magneton_dist.reports.figures import one_line, percent, quantity
 from magneton_dist.reports.palette import WASTE, split_key
 
@@ -102,6 +102,33 @@ def shown_states(rank: RankResult) -> dict[str, tuple[float, float | None]]:
         if residual > _RESIDUAL * rank.energy_j:
             sums["residual"] = (0.0, residual)
     return sums
+
+
+_IDLE = {
+    "loader": "the loader", "host": "a host that has launched nothing", "launch": "between launch and start",
+    "unknown": "unknown",
+}  # fmt: skip
+
+
+def idle_sentence(variant: VariantResult) -> str:
+    """How much of communication is hidden, and why devices idled, of traces; else empty."""
+    causes: dict[str, float] = {}
+    states: dict[str, float] = {}
+    for rank in variant.ranks:
+        for kind, seconds in rank.idle_s.items():
+            causes[kind] = causes.get(kind, 0.0) + seconds
+        for name, (seconds, _) in shown_states(rank).items():
+            states[name] = states.get(name, 0.0) + seconds
+    if not causes:
+        return ""
+    total = sum(states.values()) or 1.0
+    parts = [f"{_IDLE[kind]} {percent(causes[kind] / total)}" for kind in _IDLE if causes.get(kind)]
+    communicating = sum(states.get(name, 0.0) for name in ("overlap", "transfer", "wait"))
+    hidden = ""
+    if communicating:
+        share = percent(states.get("overlap", 0.0) / communicating)
+        hidden = f"{share} of the time in collectives is hidden behind compute. "
+    return f"{hidden}Devices idled {percent(states.get('idle', 0.0) / total)} of the time: {', '.join(parts)}."
 
 
 def worst_ranks(audit: Audit, most: int) -> tuple[list[int], int]:

@@ -34,7 +34,7 @@ from magneton_dist.reports.figures import (
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import differing, region_change, region_title, short_frame, side_amount
-from magneton_dist.reports.story import comparison_headline, doubts, headline, shown_states, worst_ranks
+from magneton_dist.reports.story import comparison_headline, doubts, headline, idle_sentence, shown_states, worst_ranks
 
 MAX_RANKS = 8
 MAX_FINDINGS = 10
@@ -147,6 +147,8 @@ def _bars(audit: Audit, width: int, *, ascii_only: bool) -> Group:
             lines.append(_bar(rank, scale, audit.energy_kind, joules=joules, ascii_only=ascii_only))
         if hidden:
             lines.append(Text(f"  {hidden:,} more ranks, which waste less, are in audit.json", "dim"))
+        if idle := idle_sentence(result):
+            lines.append(_indented(idle))
     used = {state for rank in ranks for state in _amounts(rank, joules=joules)}
     legend = Text("  ")
     for look in LOOKS:

@@ -11,6 +11,7 @@ import pytest
 from magneton_dist.importers import host_times
 from magneton_dist.importers.kineto import read_trace
 from magneton_dist.records.host_times import HOST_TIMES, read_host_times, write_host_times
+from magneton_dist.reports.story import idle_sentence
 from magneton_dist.traces import audit_traces
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -83,3 +84,13 @@ def test_a_busy_device_is_silent(write: Any, make: Any, tmp_path: Path) -> None:
     for k in range(10):
         events += [make.launch(k + 1, 50 * k), make.kernel("gemm", 100 * k + 1, 99, k + 1)]
     assert audit_traces([write(events)], tmp_path / "runs").audit.findings == []
+
+
+def test_the_report_says_why(trace: Path, tmp_path: Path) -> None:
+    variant = audit_traces([trace], tmp_path / "runs").audit.variants["trace"]
+    idle = {"host": 6e-6, "launch": 48e-6, "loader": 6e-6, "unknown": 10e-6}
+    assert variant.ranks[0].idle_s == pytest.approx(idle)
+    assert idle_sentence(variant) == (
+        "Devices idled 70 % of the time: the loader 6.0 %, a host that has launched nothing 6.0 %, "
+        "between launch and start 48 %, unknown 10 %."
+    )
