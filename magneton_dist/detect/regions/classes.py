@@ -29,8 +29,8 @@ from magneton_dist.matching.frontier import Match
 from magneton_dist.matching.ranks import RankPair, corresponding
 
 MOST_CLASSES = 32  # matched; ranks of further ones are left out and counted
-# Operators to match, 70 us each: with fewer, starting other processes takes longer (3 s) than they save.
-WORTH_SHARING = 100_000
+# Operators to match, at 60 us each: with fewer, starting other processes (3 s) takes longer than two cores save.
+WORTH_SHARING = 150_000
 
 # Calls a function, which lies in a module, with each item, and gives the results in their order.
 RunAll = Callable[[Callable[[Assignment], Found], Sequence[Assignment]], Iterable[Found]]
