@@ -184,11 +184,7 @@ def _without_manifest(folder: Path) -> list[Path]:
 
 def bands(folder: Path) -> RunBands:
     """One recorded run over time."""
-    record = load(folder)
-    if not isinstance(record, RunRecord):
-        raise RecordError(
-            "is an audit, not one run", where=str(folder), do="give VARIANT/REPEAT below it, such as join/0"
-        )
+    record = _one_run(folder)
     done = analyse(record)
     drawn = _bands(done, record.manifest)
     ranks = {
@@ -196,6 +192,21 @@ def bands(folder: Path) -> RunBands:
         for rank, bands in drawn.ranks.items()
     }
     return replace(drawn, ranks=ranks)
+
+
+def summaries(folder: Path) -> tuple[Manifest, dict[int, RankSummary]]:
+    """One recorded run: its manifest, and what each of its ranks comes down to."""
+    record = _one_run(folder)
+    return record.manifest, {rank: done.summary for rank, done in analyse(record).accounts.items()}
+
+
+def _one_run(folder: Path) -> RunRecord:
+    record = load(folder)
+    if not isinstance(record, RunRecord):
+        raise RecordError(
+            "is an audit, not one run", where=str(folder), do="give VARIANT/REPEAT below it, such as join/0"
+        )
+    return record
 
 
 def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:

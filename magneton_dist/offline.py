@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from magneton_dist import audits
@@ -12,24 +14,38 @@ from magneton_dist.frontends.graph_record import GraphRecord
 from magneton_dist.matching.records import Algorithm
 from magneton_dist.meters import load_profile
 from magneton_dist.records.audit import Audit
-from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, load
+from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, is_record, load
+from magneton_dist.traces import audit_traces
 
 Folder = str | os.PathLike[str]
 Comparable = Folder | AuditRecord | RunRecord | RankRecord | GraphRecord
 
 
-def audit(record: Folder | AuditRecord, *, profile: str | None = None) -> Audit:
-    """Analyse the record of an audit again.
+def audit(
+    what: Folder | AuditRecord | Sequence[Folder], *, profile: str | None = None, out: Folder | None = None,
+    rank_regex: str | None = None, strict: bool = False,
+) -> Audit:
+    """Analyse the record of an audit again, or the profiler traces of a job.
 
     Args:
-        record: its folder, or what `load` gave for it.
+        what: the record's folder, or what `load` gave for it; or traces: a folder, a file, a glob, or several.
         profile: name or file of a profile that replaces the watts it was modelled with.
+        out: of traces: the folder to make their record in; default: it is not kept.
+        rank_regex: of traces: its first group is the rank in a file's path.
+        strict: of traces: refuse a file for the first event that cannot be read.
 
     Raises:
-        RecordError: there is no such record.
+        RecordError: there is no such record, and no trace can be read.
     """
-    folder = record.folder if isinstance(record, AuditRecord) else Path(record)
-    return audits.audit(folder, None if profile is None else load_profile(profile)).audit
+    watts = None if profile is None else load_profile(profile)
+    if isinstance(what, AuditRecord):
+        return audits.audit(what.folder, watts).audit
+    given = [Path(what)] if isinstance(what, (str, os.PathLike)) else [Path(one) for one in what]
+    if len(given) == 1 and is_record(given[0]):
+        return audits.audit(given[0], watts).audit
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if out is None else Path(out)
+        return audit_traces(given, folder, profile=watts, rank_regex=rank_regex, strict=strict).audit
 
 
 def compare(

@@ -38,9 +38,10 @@ def audit(
     from magneton_dist.commands.launch import exit_code
     from magneton_dist.commands.present import present
     from magneton_dist.meters import load_profile
+    from magneton_dist.records.store import is_record
 
     watts = None if profile is None else load_profile(profile)
-    if len(what) == 1 and _is_record(Path(what[0])):
+    if len(what) == 1 and is_record(Path(what[0])):
         from magneton_dist import audits
 
         outcome = audits.audit(Path(what[0]), watts)
@@ -48,17 +49,6 @@ def audit(
         outcome = _traces(what, out, watts, rank_regex, strict=strict)
     present(outcome, as_json=as_json, quiet=quiet)
     return exit_code(outcome.audit)
-
-
-def _is_record(folder: Path) -> bool:
-    from magneton_dist.errors import RecordError
-    from magneton_dist.records.store import load
-
-    try:
-        load(folder)
-    except RecordError:
-        return False
-    return True
 
 
 def _traces(

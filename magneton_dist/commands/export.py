@@ -14,6 +14,15 @@ class Format(StrEnum):
 
     PERFETTO = "perfetto"
     KERNELS = "kernels"
+    WAITS = "waits"
+    STATES = "states"
+    PROMETHEUS = "prometheus"
+
+
+_FILES = {
+    Format.PERFETTO: "trace.json.gz", Format.KERNELS: "kernels.csv", Format.WAITS: "waits.csv",
+    Format.STATES: "states.csv", Format.PROMETHEUS: "metrics.prom",
+}  # fmt: skip
 
 
 def export(
@@ -27,19 +36,28 @@ def export(
     """Write a run for another program.
 
     perfetto: a trace for https://ui.perfetto.dev. kernels: a CSV of what ran on each rank's device under one name,
-    with its joules, their bounds, and rows for gaps and idling, where kernels were captured.
+    with its joules, their bounds, and rows for gaps and idling, where kernels were captured. waits: a CSV of every
+    collective call, how long it waited and for whom. states: a CSV of what every rank's device was doing when.
+    prometheus: seconds, joules, waits and idling of every rank as metrics.
     """
     from magneton_dist import audits
     from magneton_dist.errors import InputError
     from magneton_dist.kernel_costs import kernel_costs
     from magneton_dist.reports.audit_json import write_atomically
     from magneton_dist.reports.perfetto import write_perfetto
+    from magneton_dist.reports.prometheus import prometheus_text
+    from magneton_dist.reports.tables import state_table, wait_table
 
-    path = output or run / ("trace.json.gz" if to is Format.PERFETTO else "kernels.csv")
+    path = output or run / _FILES[to]
     if path.exists() and not force:
         raise InputError("exists already", where=str(path), do="give --force, or another --output")
-    if to is Format.KERNELS:
+    if to is Format.PERFETTO:
+        write_perfetto(audits.bands(run), path)
+    elif to is Format.PROMETHEUS:
+        write_atomically(path, prometheus_text(*audits.summaries(run)).encode())
+    elif to is Format.KERNELS:
         write_atomically(path, kernel_costs(run).write_csv().encode())
     else:
-        write_perfetto(audits.bands(run), path)
+        table = wait_table if to is Format.WAITS else state_table
+        write_atomically(path, table(audits.bands(run)).write_csv().encode())
     typer.echo(f"Wrote {path}")

@@ -232,6 +232,15 @@ def load(path: str | os.PathLike[str]) -> AuditRecord | RunRecord:
     )
 
 
+def is_record(folder: Path) -> bool:
+    """Whether `load` can open it."""
+    try:
+        load(folder)
+    except RecordError:
+        return False
+    return True
+
+
 def rank_folder(run: Path, rank: int) -> Path:
     """Where the tables of `rank` lie in the folder of a run."""
     return run / "ranks" / f"{rank:05d}"

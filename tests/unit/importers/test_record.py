@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+import magneton_dist
 from magneton_dist import traces
 from magneton_dist.commands import run as command
 from magneton_dist.errors import InputError, RecordError
@@ -142,6 +145,39 @@ def test_the_command_writes_a_record_it_reads_again(job: Any, tmp_path: Path, mo
     assert command(["audit", glob, "--rank-regex", r"rank-(\d)", "--out", "o", "--quiet"]) == 0
     assert command(["audit", str(folder / "gone")]) == 2
     assert "no such record, trace, folder or glob" in capsys.readouterr().err
+
+
+def test_python_audits_traces_too(job: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = job()
+    told = magneton_dist.audit(folder)
+    assert not (tmp_path / "runs").exists()  # nothing was asked to be kept
+    waits = [rank.states["working/wait"].s * 1e6 for rank in told.variants["trace"].ranks[:2]]
+    assert waits == pytest.approx([300, 150])
+    # each all-reduce is reached at 100, 150 and 200 us: were the last one in time, 50 us less three times
+    saved = {c.what: round(c.saved_s * 1e6) for c in told.counterfactuals}
+    assert saved == {"all ranks alike": 150, "rank 2": 150}
+    kept = magneton_dist.audit(sorted(folder.iterdir()), out=tmp_path / "kept", profile="h200")
+    (made,) = (tmp_path / "kept").iterdir()
+    assert magneton_dist.audit(made).variants == kept.variants
+    with pytest.raises(RecordError, match="no such record, trace, folder or glob"):
+        magneton_dist.audit(tmp_path / "gone")
+
+
+def test_a_run_of_traces_is_exported(job: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    run = traces.audit_traces([job()], tmp_path / "runs").folder / "trace" / "0"
+    for to in ("perfetto", "waits", "states", "prometheus"):
+        assert command(["export", str(run), "--format", to]) == 0
+    waits = pl.read_csv(run / "waits.csv").group_by("rank").agg(pl.col("wait_s").sum().round(9))
+    assert waits.sort("rank")["wait_s"].to_list() == [3e-4, 1.5e-4, 0]
+    assert pl.read_csv(run / "states.csv")["rank"].n_unique() == 3
+    assert 'culprit="2"} 0.0003\n' in (run / "metrics.prom").read_text()
+    events = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))["traceEvents"]
+    arrows = [e for e in events if e["ph"] == "s"]
+    assert {e["pid"] for e in arrows} == {3}  # they lead away from rank 2
+    assert len(arrows) == 6
+    assert command(["export", str(run), "--format", "waits"]) == 2
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_ranks_by_pattern_content_and_name() -> None:
