@@ -80,4 +80,3 @@ def _escaped(text: str) -> str:
 
 
 _ESCAPES: Mapping[str, str] = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
-
