@@ -64,7 +64,7 @@ class Call:
         arguments = tuple(_renumbered(argument, numbers) for argument in json.loads(row["arguments"]))
         values = record.step.values.unique("value_id", keep="first")
         known = {value["value_id"]: value for value in values.iter_rows(named=True) if value["value_id"] in numbers}
-        return cls(row["name"], arguments, tuple(_tensor(known[value]) for value in numbers))
+        return cls(row["name"], arguments, tuple(tensor_of(known[value]) for value in numbers))
 
     def chosen_by(self) -> Call | None:
         """The call of torch's own that leads to this operator, where settings decide; else None."""
@@ -136,7 +136,8 @@ def _shape(argument: Any) -> Any:
     return list(_mentioned(argument))
 
 
-def _tensor(row: dict[str, Any]) -> Tensor:
+def tensor_of(row: dict[str, Any]) -> Tensor:
+    """The tensor of a row of the VALUES table."""
     return Tensor(
         shape=tuple(row["shape"]), stride=tuple(row["stride"]), dtype=row["dtype"], device=row["device"] or "cpu",
         offset=row["offset"], parameter=row["role"] == "parameter",

@@ -12,6 +12,7 @@ from magneton_dist.tracer.secrecy import WITHHELD
 
 ENVIRONMENT = "env."
 SETTING = "torch."
+OPTIMIZER = "torch.optim."  # as an operator: its step
 Kind = Literal["setting", "environment", "argument"]
 
 
@@ -115,7 +116,8 @@ def _plain_factors(a: Call, b: Call) -> Iterator[Factor]:
         name = names[place] if place < len(names) else str(place)
         if isinstance(mine, dict) and "name" in mine:
             name, mine, theirs = mine["name"], mine["value"], theirs["value"]
-        yield Factor("argument", name, (_text(mine), _text(theirs)), place=place)
+        shown = f"{name} of {a.operator.rpartition('.')[2]}" if a.operator.startswith(OPTIMIZER) else name
+        yield Factor("argument", shown, (_text(mine), _text(theirs)), place=place)
 
 
 def _text(argument: object) -> str:

@@ -50,7 +50,7 @@ def _setting(name: str, value: str) -> str:
 
 def _argument(factor: Factor, value: str) -> str:
     if factor.tensor is None:
-        return f"{factor.name}={value}"
+        return f"{factor.name.partition(' of ')[0]}={value}"
     tensor = factor.name.partition(" of ")[2]
     if factor.aspect == "dtype":
         return f"{tensor}.to(torch.{value})"

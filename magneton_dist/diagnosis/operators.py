@@ -14,11 +14,12 @@ from statistics import median
 from typing import Literal
 
 from magneton_dist.detect.regions.records import StepRecord
-from magneton_dist.diagnosis.calls import SDPA, Call, comparable
-from magneton_dist.diagnosis.factors import Factor, argument_factors, environment_of, setting_factors
+from magneton_dist.diagnosis.calls import Call, comparable
+from magneton_dist.diagnosis.factors import OPTIMIZER, Factor, argument_factors, environment_of, setting_factors
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.layers import Layers
+from magneton_dist.diagnosis.optimizers import GROUP, optimizer_call
 from magneton_dist.diagnosis.prove import Proof, Verdict, prove
 from magneton_dist.diagnosis.trial import FLIPPED_ROUNDS, Side, Signature, Timing, Trial, interleaved_seconds, together
 from magneton_dist.records.audit import Cause
@@ -106,9 +107,11 @@ class Investigation:
             OutOfTimeError: the laboratory's time is over.
         """
         settings, fixed = setting_factors(self._sides[0].settings, self._sides[1].settings)
+        pairs = list(candidates(*self._sides))
+        if any(pair.a.operator.startswith(OPTIMIZER) for pair in pairs):
+            fixed = [name for name in fixed if not name.startswith(GROUP)]
         if fixed:
             self._tell(f"differ, but cannot be flipped in an operator: {_listed(fixed)}")
-        pairs = list(candidates(*self._sides))
         if not pairs:
             one, other = map(_operators_of, self._sides)
             self._tell(
@@ -159,7 +162,7 @@ class Investigation:
         if one == other:
             self._tell(f"counterfactual: {operator} runs the same kernels in both variants' worlds")
             return False
-        mine, theirs = _apart(one, other, BY_OPERATORS if operator == SDPA else BY_PRIMITIVES)
+        mine, theirs = _apart(one, other, BY_PRIMITIVES if operator.startswith("aten.") else BY_OPERATORS)
         self._tell(f"counterfactual: {operator} runs {mine} as in {self._names[0]}, {theirs} as in {self._names[1]}")
         self._say(f"flipping {len(trial.factors)} differences of {operator}")
         layers = Layers(trial, operator, self._names)
@@ -222,7 +225,11 @@ class Investigation:
 
 
 def candidates(a: Recorded, b: Recorded) -> Iterator[Pair]:
-    """Calls that both sides make, those first whose choice of operator differs, then by how their times differ."""
+    """Calls that both sides make, those first that choose among operators, then by how their recorded times differ."""
+    if any(side.record.ops["phase"][op] == "optimizer" for side in (a, b) for op in side.ops):
+        steps = optimizer_call(a.settings, a.record), optimizer_call(b.settings, b.record)
+        if steps[0] is not None and steps[1] is not None and comparable(steps[0], steps[1]):
+            yield Pair(steps[0], steps[1], 0.0)
     names_a, names_b = ([side.record.ops["name"][op] for op in side.ops] for side in (a, b))
     for mine, theirs in ((a, names_b), (b, names_a)):
         for op in mine.ops:

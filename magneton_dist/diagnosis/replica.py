@@ -6,6 +6,8 @@ Runs in fresh processes only: standard library and torch. Operators of ATen alon
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -19,11 +21,24 @@ _REFUSED = ("from_file", "_print", "save")  # files, and whatever else is no com
 CHOOSERS: dict[str, Callable[..., Any]] = {
     "torch.nn.functional.scaled_dot_product_attention": torch.nn.functional.scaled_dot_product_attention
 }
+OPTIMIZER = "torch.optim."
 LONGEST_S, MOST_CALLS, FEWEST_CALLS = 0.25, 200, 5
 
 
 class NotReplayableError(Exception):
     """This call cannot be built again, and why."""
+
+
+def replica_of(call: Mapping[str, Any]) -> Replica:
+    """What can make `call` again and again.
+
+    Args:
+        call: operator, arguments and tensors as `magneton_dist.diagnosis.calls.Call` describes them.
+
+    Raises:
+        NotReplayableError: it cannot be built.
+    """
+    return OptimizerReplica(call) if call["operator"].startswith(OPTIMIZER) else Replica(call)
 
 
 class Replica:
@@ -34,7 +49,7 @@ class Replica:
     """
 
     def __init__(self, call: Mapping[str, Any]) -> None:
-        self._operator = _operator(call["operator"])
+        self._operator = self._found(call["operator"])
         self._tensors: dict[int, torch.Tensor] = {}
         self._described = {int(key): tensor for key, tensor in call["tensors"].items()}
         self._positional: list[Any] = []
@@ -69,6 +84,9 @@ class Replica:
             found.append(perf_counter() - start)
         return found
 
+    def _found(self, name: str) -> Callable[..., Any]:
+        return _operator(name)
+
     def _built(self, argument: Any) -> Any:
         if isinstance(argument, list):
             return [self._built(item) for item in argument]
@@ -85,9 +103,34 @@ class Replica:
             return torch.device(value)
         if kind == "float":
             return float(value)
+        if kind == "literal":
+            return ast.literal_eval(value)
         if kind == "complex":
             return complex(*value)
         raise NotReplayableError(f"an argument of kind {kind} is not kept in the record")
+
+
+class OptimizerReplica(Replica):
+    """An optimizer's step. The first one makes its state, as in the job's first step."""
+
+    def __init__(self, call: Mapping[str, Any]) -> None:
+        super().__init__(call)
+        (parameters,) = self._positional
+        leaves = [parameter.detach().requires_grad_() for parameter in parameters]
+        for leaf in leaves:
+            leaf.grad = torch.full_like(leaf, 1e-3)
+        known = inspect.signature(self._operator).parameters
+        self._optimizer = self._operator(leaves, **{n: value for n, value in self._named.items() if n in known})
+
+    def __call__(self) -> Any:
+        """Step once."""
+        return self._optimizer.step()
+
+    def _found(self, name: str) -> Callable[..., Any]:
+        kind = getattr(torch.optim, name.removeprefix(OPTIMIZER), None)
+        if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+            raise NotReplayableError(f"{name} is no optimizer of torch")
+        return kind
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ import torch
 
 from magneton_dist.diagnosis import switches
 from magneton_dist.diagnosis.read_set import NotPossibleError, getters, read_set
-from magneton_dist.diagnosis.replica import Replica
+from magneton_dist.diagnosis.replica import replica_of
 from magneton_dist.diagnosis.signature import signature
 
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +46,7 @@ def answer(question: Question) -> Answer:
         found["getters"] = {name: known[name]() for name in question["getters"] if name in known}
     if question["call"] is None:
         return found
-    replica = Replica(question["call"])
+    replica = replica_of(question["call"])
     replica()
     if question["signature"]:
         found["signature"] = signature(replica, gpu=replica.gpu)
