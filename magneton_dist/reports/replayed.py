@@ -13,6 +13,7 @@ from magneton_dist.energy.replay.run import Replays
 from magneton_dist.reports.figures import one_line, quantity
 
 MOST_ROWS = 40
+UNKNOWN_GAIN = "Intervals compare calls on this device; its meter's own gain is not known, and may be off by 5 %."
 
 
 def render_replays(found: Replays, console: Console) -> None:
@@ -30,6 +31,8 @@ def render_replays(found: Replays, console: Console) -> None:
         console.print(Text(f"and {len(shown) - MOST_ROWS} more"))
     for text in [*_refused([row for row, _ in found.rows]), *found.notes]:
         console.print(Text(one_line(text, 400)), soft_wrap=True)
+    if any(row["energy_kind"] == "replayed" for row, _ in shown):
+        console.print(Text(UNKNOWN_GAIN), soft_wrap=True)
     if found.left_out:
         console.print(Text(f"The budget did not reach {found.left_out} further kinds of calls, less at stake in each."))
 

@@ -21,6 +21,11 @@ CHUNK_S = 0.25  # of repetitions between two decisions: a broadcast is below a t
 Make = Callable[[torch.Tensor, int], Callable[[], object]]
 
 
+def _stays() -> Any:
+    """A reduction that leaves random data random however often it is repeated; a sum would overflow."""
+    return dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.MAX
+
+
 def _all_gather(flat: torch.Tensor, size: int) -> Callable[[], object]:
     whole = flat.new_empty(flat.numel() * size)
     return lambda: dist.all_gather_into_tensor(whole, flat)
@@ -28,7 +33,18 @@ def _all_gather(flat: torch.Tensor, size: int) -> Callable[[], object]:
 
 def _reduce_scatter(flat: torch.Tensor, size: int) -> Callable[[], object]:
     part = flat.new_empty(max(1, flat.numel() // size))
-    return lambda: dist.reduce_scatter_tensor(part, flat[: part.numel() * size])
+    whole, kind = flat[: part.numel() * size], _stays()
+    return lambda: dist.reduce_scatter_tensor(part, whole, kind)
+
+
+def _all_reduce(flat: torch.Tensor, size: int) -> Callable[[], object]:
+    kind = _stays()
+    return lambda: dist.all_reduce(flat, kind)
+
+
+def _reduce(flat: torch.Tensor, size: int) -> Callable[[], object]:
+    kind = _stays()
+    return lambda: dist.reduce(flat, 0, kind)
 
 
 def _all_to_all(flat: torch.Tensor, size: int) -> Callable[[], object]:
@@ -39,10 +55,10 @@ def _all_to_all(flat: torch.Tensor, size: int) -> Callable[[], object]:
 
 # by c10d's name; the payload is what `collectives.bytes` counts
 CALLS: Mapping[str, Make] = {
-    "allreduce_": lambda flat, size: lambda: dist.all_reduce(flat),
-    "allreduce_coalesced_": lambda flat, size: lambda: dist.all_reduce(flat),
+    "allreduce_": _all_reduce,
+    "allreduce_coalesced_": _all_reduce,
     "broadcast_": lambda flat, size: lambda: dist.broadcast(flat, 0),
-    "reduce_": lambda flat, size: lambda: dist.reduce(flat, 0),
+    "reduce_": _reduce,
     "_allgather_base_": _all_gather,
     "allgather_": _all_gather,
     "allgather_into_tensor_coalesced_": _all_gather,
@@ -55,7 +71,9 @@ CALLS: Mapping[str, Make] = {
 
 
 class Collective:
-    """A collective of the default process group, on zeros: sums of them stay what they are.
+    """A collective of the default process group, on random data: power depends on what is moved.
+
+    What sums is replayed as a mean (NCCL) or a maximum (gloo), which moves as much and leaves the data as they are.
 
     Args:
         op: c10d's name of it.
@@ -75,7 +93,8 @@ class Collective:
         if op not in CALLS or not isinstance(kind, torch.dtype) or not 0 < payload_bytes <= MOST_BYTES:
             raise InputError(f"{op} of {payload_bytes} bytes of {dtype} is not replayed", where="collective")
         size = dist.get_world_size()
-        flat = torch.zeros(max(size, payload_bytes // kind.itemsize), dtype=kind, device=device)
+        random = torch.randn(max(size, payload_bytes // kind.itemsize), generator=torch.Generator().manual_seed(0))
+        flat = (random if kind.is_floating_point or kind.is_complex else random.mul(100)).to(device, kind)
         self._call = CALLS[op](flat, size)
         self._on_device = device != "cpu"
         self._number = torch.zeros(1, dtype=torch.int64, device=device)

@@ -58,7 +58,7 @@ class Candidate:
         settings: under which it ran.
         ranks: processes that do it together; 0 for an operator.
         tensors: type and shape of what it reads.
-        inputs: what it works on: random, recorded, or zeros (collectives).
+        inputs: what it works on: random or recorded.
         calls: per step, by variant.
         seconds: of one call, as recorded.
         watts: what its class may draw; None where no profile knows.
@@ -169,7 +169,7 @@ def _collectives(record: RankRecord, settings: Settings, profile: Profile) -> li
                 "with": {"op": row["op"], "payload_bytes": row["bytes"], "dtype": row["dtype"]},
             },
             settings=settings, ranks=row["group_size"], calls={"": row["calls"]}, seconds=row["seconds"],
-            watts=profile.watts["transfer"], on_cpu=on_cpu, inputs="zeros",
+            watts=profile.watts["transfer"], on_cpu=on_cpu, inputs="random",
             tensors=f"{row['bytes'] / 1e6:.3g} MB of {row['dtype']}, {row['group_size']} ranks",
         )
         for row in alike.to_dicts()

@@ -130,6 +130,7 @@ class Series:
         notes: what a reader should know.
         conclusive: the interval got as narrow as asked for.
         source: counter or power; empty where nothing measures.
+        temperature_c: of the hottest device, mean over the windows; None where no device tells.
     """
 
     joules: Floats
@@ -138,6 +139,7 @@ class Series:
     notes: list[str] = field(default_factory=list)
     conclusive: bool = False
     source: str = ""
+    temperature_c: float | None = None
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,12 @@ def measure(
             break
     joules, seconds = _joules(windows), _seconds(windows)
     shape = (len(windows), len(arms))
+    hottest = [window.hottest_c for window in windows]
+    known = [c for c in hottest if c is not None]
     return Series(
-        joules.reshape(shape), seconds.reshape(shape), +rejected, sorted(notes), conclusive, source
-    )
+        joules.reshape(shape), seconds.reshape(shape), +rejected, sorted(notes), conclusive, source,
+        sum(known) / len(known) if known else None,
+    )  # fmt: skip
 
 
 def _cycle_s(span: Span) -> float:
@@ -236,6 +241,10 @@ class _Window:
     def source(self) -> str:
         power = self.arms[0].power
         return "" if power is None else power.source
+
+    @property
+    def hottest_c(self) -> float | None:
+        return max((c.temperature_c for c in self.conditions if c.temperature_c is not None), default=None)
 
     def unusable(self, measures: bool) -> str:
         reasons = sorted({reason for c in self.conditions for reason in c.throttled})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from magneton_dist.records.inputs import forget_inputs
 from magneton_dist.records.store import RankRecord, RunRecord
 
 START_S = 5.0  # of processes
+MOST_RANKS = 8  # of a collective on CPUs, or as many as there are cores
 IDLE_S = 3.0  # for how long to watch the device idle
 
 OpenMeter = Callable[[str], Meter]  # device -> its meter
@@ -140,7 +142,8 @@ def _ranks(runs: Mapping[str, Sequence[RunRecord]]) -> dict[str, RankRecord]:
 
 def _possible(candidate: Candidate, devices: Sequence[str]) -> bool:
     on_cpu = list(devices) == ["cpu"]
-    return candidate.on_cpu == on_cpu and (on_cpu or candidate.ranks <= len(devices))
+    room = max(MOST_RANKS, os.cpu_count() or 1) if on_cpu else len(devices)
+    return candidate.on_cpu == on_cpu and candidate.ranks <= room
 
 
 def _left_out(every: Sequence[Candidate], devices: Sequence[str], only: str) -> list[str]:
@@ -221,6 +224,7 @@ def _row(
     notes += [f"setting not applied: {setting}" for setting in refused]
     row |= {
         "seconds": seconds, "conclusive": series.conclusive, "windows": len(series.joules), "how": made["how"],
+        "temperature_c": series.temperature_c,
     }  # fmt: skip
     if watch.measures:
         row |= _measured(figure(series.joules), seconds, idle_w)

@@ -41,4 +41,5 @@ def test_what_was_replayed_what_was_not_and_why() -> None:
     assert ": opens files" in text
     assert "\x1b" not in text
     assert "not alone: 3 processes" in text
+    assert "its meter's own gain is not known" in text
     assert "The budget did not reach 7 further kinds of calls" in text

@@ -98,6 +98,7 @@ def test_windows_of_another_temperature_do_not_count() -> None:
     series = measure([Warming(device, ((1e-3, 500.0),))], device, RULES)
     assert series.rejected["temperature drifted"] == 1
     assert estimate(series.joules[:, 0]).mean == pytest.approx(0.590, rel=0.005)
+    assert series.temperature_c == 90.0
 
 
 class Moody(Repeated):

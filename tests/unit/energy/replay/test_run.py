@@ -81,7 +81,9 @@ def test_without_a_meter_joules_are_modelled_or_unmeasured(make_run: Make) -> No
 
 
 def test_collectives_are_replayed_by_their_ranks(make_run: Make, steady_meter: Meter) -> None:
-    calls = pl.DataFrame([collective(), collective(call_id=1, op="barrier", bytes=4)], schema=COLLECTIVES.schema)
+    many = collective(call_id=2, group_size=4096)
+    rows_ = [collective(), collective(call_id=1, op="barrier", bytes=4), many]
+    calls = pl.DataFrame(rows_, schema=COLLECTIVES.schema)
     found = replay_runs(
         {"a": [make_run(collectives=calls)]}, lambda _: steady_meter, ["cpu"], PROFILE, budget_s=600, rules=QUICK,
         only="allreduce|barrier",
@@ -91,6 +93,7 @@ def test_collectives_are_replayed_by_their_ranks(make_run: Make, steady_meter: M
     assert rows["allreduce_"]["how"] == "loop, all ranks together"
     assert rows["barrier"]["seconds"] is None
     assert "is not replayed" in rows["barrier"]["notes"]
+    assert found.notes == ["1 kinds of calls need other devices, or more, than cpu"]
 
 
 def test_a_budget_is_kept_and_one_too_small_refused(make_run: Make) -> None:
