@@ -22,6 +22,7 @@ from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
+from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.diagnosis.explain import remembered, with_waits
 from magneton_dist.diagnosis.snapshot import differences
@@ -289,7 +290,9 @@ def conclude_runs(
             bands.append(_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
-    result = msgspec.structs.replace(result, settings=differences(_snapshots(facts, runs)))
+    knobs = _snapshots(facts, runs)
+    advised = [line for variant, of_variant in knobs.items() for line in advice(variant, of_variant)]
+    result = msgspec.structs.replace(result, settings=differences(knobs), notes=[*result.notes, *advised])
     return Outcome(remembered(with_waits(result), folder), folder, bands)
 
 
