@@ -68,7 +68,9 @@ def _checks() -> Iterator[Check]:
         yield _meter("nvml", gpu)
         yield _tried(f"activity {gpu}", partial(_activity, gpu))
         yield _meter("zeus", gpu)
-    if not gpus:
+    if gpus:
+        yield _tried("kernels by cupti", _cupti)
+    else:
         yield _meter("zeus", "0")
     for spec in ("rapl", "hwmon", "pmd2", "pmd-usb"):
         yield _meter(spec, "cpu")
@@ -139,6 +141,18 @@ def _meter(spec: str, device: str) -> Check:
     meter.close()
     found = f"{meter.name}; {reason}" if spec == "auto" else meter.source
     return Check(name, meter.provenance != "unmeasured", found)
+
+
+def _cupti() -> str:
+    """Kernels by Kineto need no more than torch and a GPU; CUPTI's own records need its library."""
+    import torch  # noqa: F401 - brings the library along, and loads it where it needs it
+
+    from magneton_dist.tracer.cupti import CuptiError, version
+
+    try:
+        return f"CUPTI {version()}; one profiler at a time may use it"
+    except CuptiError as error:
+        raise OSError(f"{error}: torch.profiler captures kernels instead (capture.kernels.by: kineto)") from error
 
 
 def _activity(gpu: str) -> str:

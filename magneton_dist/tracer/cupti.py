@@ -172,6 +172,15 @@ class Cupti:
             raise CuptiError(f"{function}: {said} ({result})")
 
 
+def version() -> str:
+    """Version of the library that would be used; raises `CuptiError` when there is none."""
+    number = ctypes.c_uint32(0)
+    library = _load(LIBRARIES)
+    if library.cuptiGetVersion(ctypes.byref(number)) != _OK:
+        raise CuptiError("it does not tell its version")
+    return str(number.value)
+
+
 def _event(kind: int, name: str, since_ns: int, lasts_ns: int, about: dict[str, Any]) -> dict[str, Any]:
     return {
         "ph": "X", "cat": _CATEGORIES[kind], "name": name, "ts": since_ns / 1e3, "dur": lasts_ns / 1e3,

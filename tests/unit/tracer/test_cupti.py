@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from magneton_dist.importers.kineto import read_device
-from magneton_dist.tracer.cupti import LIBRARIES, Cupti, CuptiError
+from magneton_dist.tracer import cupti as cupti_module
+from magneton_dist.tracer.cupti import LIBRARIES, Cupti, CuptiError, version
 
 SOURCE = Path(__file__).with_name("fake_cupti.c")
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -78,3 +79,11 @@ def test_without_the_library_it_says_so() -> None:
     with pytest.raises(CuptiError, match="no library"):
         Cupti("libcupti-that-is-not-there.so")
     assert LIBRARIES[0] == "libcupti.so.13"
+
+
+def test_it_tells_the_version_that_would_be_used(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti_module, "LIBRARIES", ("libcupti-that-is-not-there.so", library))
+    assert version() == "130001"
+    monkeypatch.setattr(cupti_module, "LIBRARIES", ("libcupti-that-is-not-there.so",))
+    with pytest.raises(CuptiError, match="no library"):
+        version()
