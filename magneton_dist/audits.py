@@ -24,7 +24,7 @@ from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
-from magneton_dist.diagnosis.explain import remembered, with_waits
+from magneton_dist.diagnosis.explain import remembered, with_arguments, with_waits
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
@@ -293,7 +293,8 @@ def conclude_runs(
     knobs = _snapshots(facts, runs)
     advised = [line for variant, of_variant in knobs.items() for line in advice(variant, of_variant)]
     result = msgspec.structs.replace(result, settings=differences(knobs), notes=[*result.notes, *advised])
-    return Outcome(remembered(with_waits(result), folder), folder, bands)
+    result = with_arguments(with_waits(result), runs)
+    return Outcome(remembered(result, folder), folder, bands)
 
 
 def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import polars as pl
 
 from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
-from magneton_dist.diagnosis.operators import Diagnosis, Investigation, Recorded
+from magneton_dist.diagnosis.operators import Diagnosis, Investigation, Recorded, differing_arguments
 from magneton_dist.diagnosis.waits import cause_of_shadow, cause_of_straggling
 from magneton_dist.errors import RecordError
 from magneton_dist.records.audit import Audit, Finding, OperatorsAt, Place, RegionResult
@@ -20,6 +21,7 @@ from magneton_dist.reports.audit_json import write_atomically
 
 DIAGNOSES = "diagnoses.json"
 OF_OPERATORS = ("region", "trade-off")
+MOST_COMPARED = 10  # findings whose operators' arguments are compared
 LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
 Say = Callable[[str], None]
 Runs = Mapping[str, Mapping[int, RunRecord]]
@@ -29,6 +31,22 @@ def with_waits(audit: Audit) -> Audit:
     """`audit` with the causes of waits and shadows, which its records tell without running anything."""
     causes = {"shadow-collective": cause_of_shadow, "straggler-wait": cause_of_straggling}
     findings = [told(f, causes[f.kind](f, audit)) if f.kind in causes else f for f in audit.findings]
+    return msgspec.structs.replace(audit, findings=findings)
+
+
+def with_arguments(audit: Audit, runs: Runs) -> Audit:
+    """`audit` with the arguments of operators that differ, as evidence of the costliest findings on operators."""
+    steps: dict[tuple[str, int, int, int], Recorded] = {}
+    findings = []
+    for number, finding in enumerate(audit.findings):
+        if number < MOST_COMPARED and finding.kind in OF_OPERATORS and len(finding.where.operators) == 2:
+            one, other = (recorded(name, at, runs, steps) for name, at in finding.where.operators.items())
+            differ = differing_arguments(one, other)
+            if differ:
+                finding = msgspec.structs.replace(
+                    finding, evidence={**finding.evidence, "arguments_that_differ": "; ".join(differ)}
+                )
+        findings.append(finding)
     return msgspec.structs.replace(audit, findings=findings)
 
 
@@ -103,16 +121,29 @@ def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Labor
         return investigation.found
 
 
-def recorded(name: str, at: OperatorsAt, runs: Runs) -> Recorded:
-    """One side of a finding, out of its record."""
+def recorded(
+    name: str, at: OperatorsAt, runs: Runs, known: dict[tuple[str, int, int, int], Recorded] | None = None
+) -> Recorded:
+    """One side of a finding, out of its record; `known` keeps traced steps for the next finding."""
+    key = (name, at.repeat, at.rank, at.step)
+    if known is not None and key in known:
+        return replace(known[key], ops=_places(known[key].record, at))
     run = runs.get(name, {}).get(at.repeat)
     if run is None:
         raise RecordError("is not in the record", where=f"{name} repeat {at.repeat}", do="run the audit again")
     record = RankRecord(rank_folder(run.folder, at.rank))
     step = StepRecord.of(record, at.step, origin=(at.repeat, at.rank))
+    side = Recorded(name, dict(record.table("knobs").iter_rows()), step, _places(step, at))
+    if known is not None:
+        known[key] = side
+    return side
+
+
+def _places(step: StepRecord, at: OperatorsAt) -> list[int]:
+    """Where these operators are in the graph of their step."""
     wanted = pl.DataFrame({"op_id": at.op_ids}, schema={"op_id": pl.Int64})
-    places = step.ops.select("op_id").with_row_index("place").join(wanted, on="op_id", how="semi")["place"].to_list()
-    return Recorded(name, dict(record.table("knobs").iter_rows()), step, places)
+    rows = step.ops.select("op_id").with_row_index("place").join(wanted, on="op_id", how="semi")
+    return rows["place"].to_list()
 
 
 def told(finding: Finding, diagnosis: Diagnosis) -> Finding:

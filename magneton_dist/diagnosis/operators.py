@@ -251,6 +251,17 @@ def candidates(a: Recorded, b: Recorded) -> Iterator[Pair]:
     yield from sorted(pairs.values(), key=lambda pair: -pair.seconds)
 
 
+def differing_arguments(a: Recorded, b: Recorded) -> list[str]:
+    """Arguments of operators that both sides call, where they differ, in words; those of the costliest call first."""
+    found: dict[str, None] = {}
+    for pair in candidates(a, b):
+        for factor in argument_factors(pair.a, pair.b):
+            mine, theirs = factor.values
+            of = "" if pair.a.operator.startswith(OPTIMIZER) else f" of {pair.a.operator}"
+            found[f"{factor.name}{of}: {mine} in {a.name}, {theirs} in {b.name}"] = None
+    return list(found)[:MOST_SHOWN]
+
+
 def _seconds(side: Recorded, position: int) -> float:
     start, end = (side.record.ops[name][side.ops[position]] for name in ("start_ns", "end_ns"))
     return 0.0 if start is None or end is None else (end - start) / 1e9

@@ -1,0 +1,85 @@
+"""`explain` on records that cannot be explained, and what it is told wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from magneton_dist import explanations
+from magneton_dist.audits import Outcome
+from magneton_dist.commands import run
+from magneton_dist.config import seconds_of
+from magneton_dist.diagnosis.explain import keep, remembered, told, worth_telling
+from magneton_dist.diagnosis.operators import Diagnosis
+from magneton_dist.errors import RecordError
+from magneton_dist.records.audit import (
+    Audit,
+    Cause,
+    Finding,
+    Interval,
+    Machine,
+    OperatorsAt,
+    Place,
+)
+
+WHERE = Place(operators={"a": OperatorsAt(0, 0, 2, [3, 4]), "b": OperatorsAt(0, 0, 2, [5])})
+FINDING = Finding("region", "mm", "a", Interval(2.0), "modelled", 0.1, 1.0, [0], WHERE, {}, "compare")
+AUDIT = Audit("x", "", Machine([], [], "", 1, {}), "modelled", "", {}, None, [FINDING], [])
+CAUSE = Cause("setting", "torch.x", {"a": "1", "b": "2"}, seconds={"a": 2.0, "b": 1.0})
+
+
+def test_times_are_read_as_people_write_them():
+    assert [seconds_of(text) for text in ("90", "90s", "2m", "1.5h", "0")] == [90.0, 90.0, 120.0, 5400.0, 0.0]
+    assert [seconds_of(text) for text in ("", "x", "-1", "2 days", "inf")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nowhere",), "nowhere: holds no record"),
+        ((".", "1", "--budget", "soon"), "--budget: is no time: soon (say 90s or 2m)"),
+        ((".", "1", "--budget", "0"), "--budget: is no time: 0"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["explain", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [("2", "has no finding 2"), ("knob", "its findings are: 1 region"), ("region:1", "it compares no regions")],
+)
+def test_a_finding_that_is_not_there_is_named(which, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(explanations.audits, "audit", lambda folder: Outcome(AUDIT, folder, []))
+    monkeypatch.setattr(explanations, "_runs", lambda folder: {})
+    assert run(["explain", str(tmp_path), which]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_kept_diagnosis_comes_back_with_the_same_finding_only(tmp_path: Path):
+    diagnosis = Diagnosis("proved", CAUSE, "In a: `x`", ["proved: x"])
+    knob = told(msgspec.structs.replace(FINDING, kind="knob"), diagnosis)
+    known = told(FINDING, diagnosis)
+    keep(msgspec.structs.replace(AUDIT, findings=[known, knob]), tmp_path)
+    assert remembered(AUDIT, tmp_path).findings == [known, knob]
+    other = msgspec.structs.replace(FINDING, variant="b")
+    assert remembered(msgspec.structs.replace(AUDIT, findings=[other]), tmp_path).findings == [other, knob]
+    assert remembered(AUDIT, tmp_path / "elsewhere") == AUDIT
+    (tmp_path / "diagnoses.json").write_text("[")
+    with pytest.raises(RecordError, match="cannot be read"):
+        remembered(AUDIT, tmp_path)
+
+
+def test_only_a_proved_cause_that_costs_time_makes_a_finding():
+    proved = told(FINDING, Diagnosis("proved", CAUSE, "", []))
+    assert worth_telling(proved)
+    assert not worth_telling(msgspec.structs.replace(proved, proof="consistent"))
+    same = msgspec.structs.replace(CAUSE, seconds={"a": 1.05, "b": 1.0})
+    assert not worth_telling(msgspec.structs.replace(proved, cause=same))
+    assert not worth_telling(FINDING)
