@@ -69,6 +69,27 @@ def test_join_against_early_exit_is_waste_with_the_ratio_of_the_watts() -> None:
     assert result.energy_kind == "modelled"
 
 
+@pytest.mark.parametrize(
+    ("units", "ratio", "said"),
+    [(None, 2.0, "a step of the job counts once"), (1000.0, 1.0, "tokens that ranks report are added up")],
+)
+def test_a_step_of_jobs_of_unequal_numbers_of_ranks_counts_once(units, ratio, said) -> None:  # type: ignore[no-untyped-def]
+    def on(ranks: int, name: str) -> list[RunFacts]:
+        found = []
+        for i, s in enumerate(NOISE):
+            of_rank = [summary(rank, {"working/compute": s}, steps=10, units=units) for rank in range(ranks)]
+            run = facts(name, i, of_rank)
+            found.append(replace(run, manifest=msgspec.structs.replace(run.manifest, world_size=ranks)))
+        return found
+
+    result = conclude("a", "now", {"one": on(1, "one"), "two": on(2, "two")}, "one", Compare(time=0.05), PROFILE)
+    assert result.comparison is not None
+    assert result.comparison.energy_ratio is not None
+    assert result.comparison.energy_ratio.mean == pytest.approx(ratio)
+    assert any(said in note for note in result.notes)
+    assert ("less work" in result.comparison.reason) == (units is not None)
+
+
 def test_less_work_is_a_trade_off_however_little_it_burns() -> None:
     result = audit(lambda s: released(s, batches=10))
     assert result.comparison is not None
