@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from magneton_dist.detect.operators.flow import COPIES
 from magneton_dist.detect.operators.waste import Kind, StepWaste
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.energy.summary import RankSummary, TracedStep
@@ -217,6 +218,14 @@ def _redundant(names: str, frame: str, line: _Line) -> tuple[str, str, FindingKi
     again = f"what {first} had computed in the same step" if first else "what the same step had computed already"
     if first and frame.startswith(first):
         again = "again and again on the same inputs"
+    flow = line.shown[0].waste.flow
+    if all(flow.names[op] in COPIES for op in line.shown[1]):  # of copies, only those to another dtype are here
+        return (
+            f"each step casts {again.replace('computed', 'cast')}: {names}",
+            f"Cast it once per step and use the result in all places{_place(frame)}. torch.autocast keeps what it has "
+            "cast of parameters until its region ends: one region around all uses casts them once.",
+            "redundant-op",
+        )
     return (
         f"each step computes {again}: {names}",
         f"Compute it once per step{' (at ' + first + ')' if first else ''} and pass the result on{_place(frame)}.",

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from synthetic_traces import late_us, write_ranks
 
 import magneton_dist
 from magneton_dist import traces
@@ -17,6 +18,7 @@ from magneton_dist.errors import InputError, RecordError
 from magneton_dist.importers import record
 from magneton_dist.importers.rank_files import host_of, rank_of, rank_pattern, trace_files
 from magneton_dist.meters import load_profile
+from magneton_dist.records.audit import StateShare
 from magneton_dist.records.store import RunRecord
 from magneton_dist.records.validation import validate
 
@@ -145,6 +147,20 @@ def test_the_command_writes_a_record_it_reads_again(job: Any, tmp_path: Path, mo
     assert command(["audit", glob, "--rank-regex", r"rank-(\d)", "--out", "o", "--quiet"]) == 0
     assert command(["audit", str(folder / "gone")]) == 2
     assert "no such record, trace, folder or glob" in capsys.readouterr().err
+
+
+def test_many_ranks_wait_for_the_slow_one(tmp_path: Path) -> None:
+    ranks, shape = 24, {"steps": 4, "calls": 4, "kernels": 2, "slow": 3}
+    outcome = traces.audit_traces([write_ranks(tmp_path / "many", ranks, **shape)], tmp_path / "runs")
+    calls = [(step, call) for step in range(4) for call in range(4)]
+    late = [[late_us(rank, step, call, ranks, 3) for step, call in calls] for rank in range(ranks)]
+    last = [max(of_call) for of_call in zip(*late, strict=True)]
+    for rank, result in enumerate(outcome.audit.variants["trace"].ranks):
+        waited = sum(end - own for end, own in zip(last, late[rank], strict=True))
+        assert result.states.get("working/wait", StateShare(0.0)).s == pytest.approx(waited / 1e6, abs=1e-9)
+    (straggler,) = [f for f in outcome.audit.findings if f.kind == "straggler-wait"]
+    assert (straggler.ranks, straggler.evidence["calls"]) == ([3], 12)
+    assert [c.what for c in outcome.audit.counterfactuals][:2] == ["all ranks alike", "rank 3"]
 
 
 def test_python_audits_traces_too(job: Any, tmp_path: Path, monkeypatch: Any) -> None:

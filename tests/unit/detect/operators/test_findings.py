@@ -86,3 +86,30 @@ def test_steps_of_another_structure_are_not_billed():
     for kind, finding in alternating.items():
         # the same bytes a step, at 1 ns each, in one step of two
         assert finding.seconds == pytest.approx(always[kind].seconds / 2, rel=1e-6)
+
+
+class Recast:
+    """A layer in two regions of autocast: its weight is cast in each."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.layer = nn.Linear(256, 256, bias=False)
+        self.one, self.other = torch.randn(8, 256), torch.randn(8, 256)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            one = self.layer(self.one)
+        with torch.autocast("cpu", torch.bfloat16):
+            other = self.layer(self.other)  # again
+        (one + other).float().square().mean().backward()
+        self.optimizer.step()
+
+
+def test_a_cast_done_twice_is_advised_as_a_cast():
+    (finding,) = findings(Recast())
+    assert (finding.kind, finding.evidence["operators"]) == ("redundant-op", ["_to_copy"])
+    assert finding.where.stack[0] == f"{__file__}:{line_of('again', __file__)} __call__"
+    assert finding.title.startswith("each step casts what ")
+    assert "torch.autocast keeps what it has cast of parameters until its region ends" in finding.fix
