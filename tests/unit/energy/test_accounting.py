@@ -1,0 +1,58 @@
+"""Steps with captured kernels tell what the others' time was; a trace of its own tells nothing of the rest. In ms."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from magneton_dist.energy.accounting import Supply, account
+from magneton_dist.records.manifest import RankRun
+from magneton_dist.records.schema import POWER, TABLES
+from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
+from magneton_dist.timeline.window import Window
+
+MS = 1_000_000
+
+
+def tables(second: str) -> dict[str, pl.DataFrame]:
+    """Two steps of 10 ms, the second of this kind; in the first a kernel ran for 6 ms, then nobody looked."""
+    found = {name: table.empty() for name, table in TABLES.items()}
+    steps = [(i, 10 * i * MS, 10 * (i + 1) * MS, kind, None, None) for i, kind in enumerate(("kernels", second))]
+    found["steps"] = pl.DataFrame(steps, schema=TABLES["steps"].schema, orient="row")
+    ran = [("GPU-0", 7, "kernel", "gemm", 0, 6 * MS, None)]
+    found["activities"] = pl.DataFrame(ran, schema=TABLES["activities"].schema, orient="row")
+    detail = json.dumps({"start_ns": 0, "activities": 1})
+    rows = [("kernels", 10 * MS, detail)]
+    found["marks"] = pl.DataFrame(rows, schema=TABLES["marks"].schema, orient="row")
+    return found
+
+
+def accounted(second: str) -> tuple[dict[str, tuple[float, float | None]], tuple[str, ...]]:
+    made = tables(second)
+    watts = [("GPU-0", t * MS, w, "simulated", 2 * MS) for t, w in zip(range(2, 21, 2), [600.0] * 3 + [100.0] * 2
+             + [400.0] * 5, strict=True)]  # fmt: skip
+    power = pl.DataFrame(watts, schema=POWER.schema, orient="row")
+    joined = join_arrivals([own_arrivals(made["collectives"], 0)], {})
+    found = account(
+        RankRun(0, 0, "a", device="GPU-0"), made, joined.of(0), Window(0, 20 * MS, None), Supply(None, power)
+    ).summary
+    return {key: (share.s * 1e3, share.j) for key, share in found.states.items()}, found.notes
+
+
+def test_the_captured_step_tells_what_the_other_was() -> None:
+    states, notes = accounted("measured")
+    assert states["working/compute"][0] == pytest.approx(12.0)
+    assert states["working/idle"][0] == pytest.approx(8.0)
+    total = 6e-3 * 600 + 4e-3 * 100 + 10e-3 * 400
+    assert sum(j for _, j in states.values() if j is not None) == pytest.approx(total)
+    assert any(note.startswith("kernels were captured in 50.0% of the window") for note in notes)
+
+
+def test_what_lies_outside_a_profilers_trace_stays_unresolved() -> None:
+    states, notes = accounted("kernels")  # a trace has no other steps
+    assert {key: s for key, (s, _) in states.items()} == pytest.approx(
+        {"working/compute": 6.0, "working/idle": 4.0, "working/unresolved": 10.0}
+    )
+    assert not any("captured" in note for note in notes)
