@@ -191,6 +191,25 @@ def idle_and_spin(bed: Bed) -> None:
         bed.say(name, f"{mean:.1f} W", **{f"{name}_w": mean})
 
 
+def gpm(bed: Bed) -> None:
+    """A kernel that spins against one that works: utilisation reads alike, tensor cores and DRAM do not."""
+    meter, load = NvmlMeter(bed.needs_gpu()), TorchLoad(bed.gpu)
+    try:
+        load.start(boost=True)
+        for name, act in (("spin", load.spin), ("matrix products", lambda s: load.pulses([s]))):
+            meter.activity()
+            act(1.5)
+            seen = meter.activity()
+            if seen is None:
+                raise Skip("GPM gives no figures")
+            shares = {"SM": seen.sm, "tensor": seen.tensor, "DRAM": seen.dram}
+            told = ", ".join(f"{key} {value:.0%}" for key, value in shares.items() if value is not None)
+            bed.say(f"GPM during {name}", told, **{f"gpm_{name}_{key}": value for key, value in shares.items()})
+    finally:
+        load.stop()
+        meter.close()
+
+
 def sensor(bed: Bed) -> None:
     """Update period, window and lag of the power sensor, on a load that is busy and idle by turns."""
     gpu = bed.needs_gpu()
@@ -399,7 +418,7 @@ def launch(bed: Bed) -> None:
 
 
 CHECKS: tuple[Callable[[Bed], None], ...] = (
-    machine, idle_and_spin, sensor, replay_runs_at_all, solo_runs, tf32, addmm, ten_captures, traced_job, cupti,
+    machine, idle_and_spin, gpm, sensor, replay_runs_at_all, solo_runs, tf32, addmm, ten_captures, traced_job, cupti,
     two_ranks_on_one_device, launch,
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_it_runs_with_few_packages_and_skips_with_reasons(tmp_path: Path) -> Non
     told = {line[:38].strip(): line[38:].strip() for line in table if line.strip()}
     skipped = {name for name, figure in told.items() if figure.startswith("skipped: no GPU: NVML is not usable")}
     assert skipped == {
-        "idle and spin", "sensor", "solo runs", "tf32", "addmm", "ten captures", "cupti", "launch",
+        "idle and spin", "gpm", "sensor", "solo runs", "tf32", "addmm", "ten captures", "cupti", "launch",
     }  # fmt: skip
     assert told["replay of linear"].endswith("loop")
     assert told["traced job"].startswith("8 steps, ")
