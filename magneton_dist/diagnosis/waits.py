@@ -64,9 +64,11 @@ def cause_of_straggling(finding: Finding, audit: Audit) -> Diagnosis:
     if culprit is None or not ranks:
         return Diagnosis(lines=["records: nothing to compare the late rank with"])
     mine, peers = Work.of(culprit), _typical([Work.of(rank) for rank in ranks.values()])
+    # computing more on a busy host also waits more for a core: that delay comes of the computing
+    per_second = peers.delay_s / peers.compute_s if peers.compute_s > 0 else 0.0
     more = {
-        "compute": mine.compute_s - peers.compute_s,
-        "delay": mine.delay_s - peers.delay_s,
+        "compute": (mine.compute_s - peers.compute_s) * (1 + per_second),
+        "delay": mine.delay_s - mine.compute_s * per_second,
         "idle": mine.idle_s - peers.idle_s,
     }
     whole = sum(max(0.0, s) for s in more.values())

@@ -53,6 +53,14 @@ def test_what_the_late_rank_does_more_is_the_cause(late: RankResult, kind: str):
     assert "rank 1" in found.fix
 
 
+def test_where_all_ranks_lack_cores_the_one_with_more_data_is_still_named_for_its_data():
+    crowded = rank(1, 8.0, contention=0.75, units=800.0)  # 2 s of computing and 6 s without a core, eight times each
+    peers = rank(0, 1.0, contention=0.75, units=100.0)
+    found = cause_of_straggling(finding("straggler-wait", 1), audit(peers, crowded))
+    assert found.cause is not None
+    assert found.cause.layer == "data"
+
+
 def test_figures_are_per_step():
     late = rank(1, 2.0, contention=0.25, idle_s=0.5)
     found = cause_of_straggling(finding("straggler-wait", 1), audit(rank(0, 1.0), late))

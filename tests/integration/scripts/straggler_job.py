@@ -1,0 +1,29 @@
+"""A small model under DDP whose rank 1 keeps rank 0 waiting: ``stall`` or ``data``. Units are told."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import magneton_dist
+
+WHY, STEPS, ROWS, NAP_S = sys.argv[1], 30, 600, 0.15
+
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+late = dist.get_rank() == 1
+rows = ROWS * (8 if late and WHY == "data" else 1)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*(nn.Linear(256, 256) for _ in range(4))))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for _ in range(STEPS):
+    if late and WHY == "stall":
+        time.sleep(NAP_S)
+    optimizer.zero_grad()
+    model(torch.randn(rows, 256)).square().mean().backward()
+    optimizer.step()
+    magneton_dist.step(samples=rows)
+dist.destroy_process_group()
