@@ -115,8 +115,16 @@ def test_a_timeline_is_audited_with_waits_and_slowdown(small: Path, tmp_path: Pa
     assert "steps take 1.200 times what they would were no worker slower than the mean" in outcome.audit.notes
     assert any(note.startswith("slow data-parallel rank 1 alone") for note in outcome.audit.notes)
     # stage 1 computes the backward passes; of dp 1 alone too, for whom dp 0 waits
-    assert "the last pipeline stage explains 100% of what they take more" in outcome.audit.notes
-    assert "the slowest 3 % of the workers explains 100% of what they take more" in outcome.audit.notes
+    assert "the last pipeline stage explains 100 % of what they take more" in outcome.audit.notes
+    assert "the slowest 3 % of the workers explains 100 % of what they take more" in outcome.audit.notes
+    # with the backward passes at their mean of 2 s, the step takes 5 s, whoever of dp 1 and stage 1 is to blame
+    saved = {c.what: (c.kind, c.time_s, c.saved_s) for c in outcome.audit.counterfactuals}
+    assert saved == {
+        "all workers alike": ("ranks", pytest.approx(5), pytest.approx(1)),
+        "data-parallel rank 1": ("replica", pytest.approx(5), pytest.approx(1)),
+        "pipeline stage 1": ("stage", pytest.approx(5), pytest.approx(1)),
+        "operation backward-compute": ("operation", pytest.approx(5), pytest.approx(1)),
+    }
     assert validate(RunRecord(outcome.folder / "trace" / "0")) == []
 
 
