@@ -68,6 +68,7 @@ class KernelCapture:
         self._source: Source | None = None
         self._on = False
         self._start_ns = 0
+        self._traces = 0
         self._broken = False
 
     def wanted(self, measured: int) -> bool:
@@ -101,7 +102,8 @@ class KernelCapture:
             return
         self._on = False
         try:
-            name = f"kernels-{step:06d}.json"
+            self._traces += 1  # steps may be numbered anew: not by them
+            name = f"kernels-{self._traces:06d}.json"
             path = os.path.join(self._folder, name)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             ahead_ns = self._source.stop(path)

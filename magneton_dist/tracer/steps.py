@@ -158,7 +158,7 @@ class Steps:
             if self.step:
                 # What was taken for steps so far is void: readers drop the rows before this mark.
                 self._spool.put("mark", "steps_by_call", time.monotonic_ns(), None)
-                self.step, self._start_ns = 0, self._first_ns
+                self.step, self._start_ns, self._with_kernels = 0, self._first_ns, None
         self._close(units=units, unit=unit)
 
     def finish(self) -> None:

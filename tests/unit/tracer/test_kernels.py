@@ -6,6 +6,7 @@ import json
 import stat
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_the_first_of_every_few_steps_after_the_warm_up(rows: Any, tmp_path: Pat
         "warm-up", "kernels", "measured", "measured", "kernels", "measured", "measured",
     ]  # fmt: skip
     found = traces(rows)
-    assert [(t["step"], t["file"]) for t in found][:2] == [(1, "kernels-000001.json"), (4, "kernels-000004.json")]
+    assert [(t["step"], t["file"]) for t in found][:2] == [(1, "kernels-000001.json"), (4, "kernels-000002.json")]
     for trace in found:
         assert trace["start_ns"] < trace["end_ns"]
         assert trace["wall_ahead_ns"] == pytest.approx(time.time_ns() - time.monotonic_ns(), abs=1e8)
@@ -143,4 +144,21 @@ def test_cupti_captures_where_it_can(
     monkeypatch.setattr(cupti, "Cupti", Free)
     assert play(rows, tmp_path, 3, by="cupti") == ["warm-up", "kernels", "measured"]
     assert traces(rows)[0]["wall_ahead_ns"] == 17
+    assert not rows.of("fault")
+
+
+def test_steps_that_are_numbered_anew_leave_a_trace_each(rows: Any, tmp_path: Path, gpu: None) -> None:
+    steps = Steps(
+        rows, Stamps(rows), Capture(warmup_steps=0, graph_steps=0), start_ns=None, open_graph=lambda: None,
+        warmed_up=lambda: None, stop=lambda: None, kernels=KernelCapture(rows, str(tmp_path), 1, 1),
+    )  # fmt: skip
+    optimizer = SimpleNamespace(param_groups=[])
+    for _ in range(2):  # what is taken for steps until the job says where they end
+        steps.backward_begins([])
+        steps.backward_ends()
+        steps.optimizer_begins()
+        steps.optimizer_ends(optimizer)
+    for _ in range(2):
+        steps.called(None, None)
+    assert len({trace["file"] for trace in traces(rows)}) == len(traces(rows)) == 4
     assert not rows.of("fault")
