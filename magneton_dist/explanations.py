@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from magneton_dist import audits
 from magneton_dist.audits import Outcome
 from magneton_dist.diagnosis.explain import OF_OPERATORS, Runs, explained, explained_region, keep, worth_telling
 from magneton_dist.diagnosis.laboratory import Laboratory
-from magneton_dist.errors import InputError, RecordError
+from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.audit import Audit, Finding, RegionResult
 from magneton_dist.records.store import AuditRecord, load
 
@@ -56,7 +57,8 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
 def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: None) -> Outcome:
     """Find causes of the costliest findings of `outcome` while there is time.
 
-    Regions are looked at as well whose difference the runs themselves were too noisy to show.
+    Regions are looked at as well whose difference the runs themselves were too noisy to show. Ctrl-C ends the search,
+    and the outcome says that it was interrupted.
     """
     audit = outcome.audit
     places = [place for place, finding in enumerate(audit.findings) if finding.kind in OF_OPERATORS][:MOST_FINDINGS]
@@ -65,18 +67,21 @@ def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: No
     regions = [r for r in audit.regions if _unclear(r, floor_s) and r.operators not in known][:MOST_REGIONS]
     if budget_s <= 0 or not (places or regions):
         return outcome
-    runs = _runs(outcome.folder)
     found: dict[int, Finding] = {}
     new: list[Finding] = []
-    with Laboratory(budget_s) as laboratory:
-        for place in places:
-            try:
+    try:
+        runs = _runs(outcome.folder)
+        with Laboratory(budget_s) as laboratory:
+            for place in places:
                 found[place] = explained(audit.findings[place], runs, laboratory, say)
-            except RecordError as error:
-                found[place] = msgspec.structs.replace(audit.findings[place], diagnosis=[str(error)])
-        for region in regions:
-            finding = explained_region(region, audit, runs, laboratory, say)
-            new += [finding] if worth_telling(finding) else []
+            for region in regions:
+                finding = explained_region(region, audit, runs, laboratory, say)
+                new += [finding] if worth_telling(finding) else []
+    except MagnetonError as error:  # the audit stands without causes
+        noted = msgspec.structs.replace(audit, notes=[*audit.notes, f"causes were not looked for any further: {error}"])
+        outcome = replace(outcome, audit=noted)
+    except KeyboardInterrupt:
+        outcome = replace(outcome, interrupted=signal.SIGINT.name)
     return _with(found, new, outcome)
 
 

@@ -114,6 +114,10 @@ def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Labor
     one, other = (recorded(name, at, runs) for name, at in where.operators.items())
     line = where.stack[0].rpartition(" ")[0] if where.stack else ""
     investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say)
+    nodes = {rank.node for at_name in where.operators for run in runs[at_name].values() for rank in run.manifest.ranks}
+    if nodes and os.uname().nodename not in nodes:
+        text = f"counterfactual: made on {os.uname().nodename}, the job ran on {', '.join(sorted(nodes)[:4])}"
+        investigation.found.lines.append(text)
     try:
         return investigation.run()
     except OutOfTimeError as error:

@@ -13,7 +13,7 @@ from magneton_dist.commands import run
 from magneton_dist.config import seconds_of
 from magneton_dist.diagnosis.explain import keep, remembered, told, worth_telling
 from magneton_dist.diagnosis.operators import Diagnosis
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import MagnetonError, RecordError
 from magneton_dist.records.audit import (
     Audit,
     Cause,
@@ -83,3 +83,28 @@ def test_only_a_proved_cause_that_costs_time_makes_a_finding():
     same = msgspec.structs.replace(CAUSE, seconds={"a": 1.05, "b": 1.0})
     assert not worth_telling(msgspec.structs.replace(proved, cause=same))
     assert not worth_telling(FINDING)
+
+
+@pytest.mark.parametrize(("error", "interrupted"), [(KeyboardInterrupt(), "SIGINT"), (MagnetonError("no torch"), "")])
+def test_an_audit_stands_when_the_search_for_causes_ends_early(error, interrupted, tmp_path, monkeypatch):
+    second = msgspec.structs.replace(FINDING, variant="b")
+    audit = msgspec.structs.replace(AUDIT, findings=[FINDING, second])
+    done = told(FINDING, Diagnosis("proved", CAUSE, "In a: `x`", ["proved: x"]))
+
+    def explained(finding, *_):
+        if finding is second:
+            raise error
+        return done
+
+    monkeypatch.setattr(explanations, "explained", explained)
+    monkeypatch.setattr(explanations, "_runs", lambda folder: {})
+    outcome = explanations.explain_costliest(Outcome(audit, tmp_path, []), 60.0)
+    assert outcome.audit.findings == [done, second]
+    assert outcome.interrupted == interrupted
+    assert any("no torch" in note for note in outcome.audit.notes) == (not interrupted)
+
+
+def test_without_a_budget_nothing_is_looked_for(tmp_path):
+    outcome = Outcome(AUDIT, tmp_path, [])
+    assert explanations.explain_costliest(outcome, 0.0) is outcome
+    assert list(tmp_path.iterdir()) == []
