@@ -26,6 +26,7 @@ from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.diagnosis.explain import remembered, with_arguments, with_waits
 from magneton_dist.diagnosis.snapshot import differences
+from magneton_dist.drawn_runs import run_bands
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import ClusterError, RecordError
 from magneton_dist.meters import Profile, load_profile
@@ -33,9 +34,8 @@ from magneton_dist.pipeline import MODELLED, RunAnalysis, analyse, collect, gpu_
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Manifest
 from magneton_dist.records.store import MANIFEST, RunRecord, load
-from magneton_dist.reports.bands import RankBands, RunBands
+from magneton_dist.reports.bands import RunBands
 from magneton_dist.reports.figures import ranks_text
-from magneton_dist.timeline.clocks import RankClock
 
 SETTINGS = "settings.json"
 FEW_RANKS = 8  # that are named one by one
@@ -183,33 +183,6 @@ def _without_manifest(folder: Path) -> list[Path]:
     return [run for run in runs if run.name.isdecimal() and not (run / MANIFEST).exists()]
 
 
-def bands(folder: Path) -> RunBands:
-    """One recorded run over time."""
-    record = _one_run(folder)
-    done = analyse(record)
-    drawn = _bands(done, record.manifest)
-    ranks = {
-        rank: replace(bands, ops=_shifted(record.ranks[rank].ops, _shift_ns(done, rank)))
-        for rank, bands in drawn.ranks.items()
-    }
-    return replace(drawn, ranks=ranks)
-
-
-def summaries(folder: Path) -> tuple[Manifest, dict[int, RankSummary]]:
-    """One recorded run: its manifest, and what each of its ranks comes down to."""
-    record = _one_run(folder)
-    return record.manifest, {rank: done.summary for rank, done in analyse(record).accounts.items()}
-
-
-def _one_run(folder: Path) -> RunRecord:
-    record = load(folder)
-    if not isinstance(record, RunRecord):
-        raise RecordError(
-            "is an audit, not one run", where=str(folder), do="give VARIANT/REPEAT below it, such as join/0"
-        )
-    return record
-
-
 def reanalysed(run: RunRecord, profile: Profile | None) -> RunFacts:
     """The facts of a recorded run; `profile` replaces the watts that it was modelled with."""
     return _facts(analyse(run, profile))
@@ -287,7 +260,7 @@ def conclude_runs(
         if typical is not None:
             known = (analysed or {}).get((variant, typical.repeat))
             done = known or analyse(runs[variant][typical.repeat], settings.profile)
-            bands.append(_bands(done, typical))
+            bands.append(run_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
     knobs = _snapshots(facts, runs)
@@ -315,39 +288,6 @@ def _typical(facts: list[RunFacts]) -> Manifest | None:
     timed = sorted((max(s.window_s for s in f.ranks.values()), f.manifest.repeat) for f in facts if f.ranks)
     by_repeat = {f.manifest.repeat: f.manifest for f in facts}
     return by_repeat[timed[len(timed) // 2][1]] if timed else None
-
-
-def _bands(done: RunAnalysis, manifest: Manifest) -> RunBands:
-    """States, power and calls over time, without operators, on the coordinator's clock; `manifest` names the run."""
-    ranks, starts, ends, kinds = {}, [], [], []
-    for rank, of_rank in done.accounts.items():
-        window, shift = done.joined.windows[rank], _shift_ns(done, rank)
-        record = done.record.ranks[rank]
-        starts.append(window.start_ns + shift)
-        ends.append(window.end_ns + shift)
-        kinds.append(of_rank.summary.energy_kind)
-        ranks[rank] = RankBands(
-            states=_shifted(of_rank.states, shift),
-            power=_shifted(of_rank.power, shift),
-            collectives=_shifted(record.collectives, shift),
-            steps=_shifted(record.steps, shift),
-            arrivals=done.joined.joined.of(rank).with_columns(pl.col("last_arrival_ns") + shift),
-            node=of_rank.summary.node,
-            device=of_rank.summary.device,
-        )
-    kind = kinds[0] if kinds else "unmeasured"
-    return RunBands(manifest.variant, manifest.repeat, min(starts, default=0), max(ends, default=0), kind, ranks)
-
-
-def _shift_ns(done: RunAnalysis, rank: int) -> int:
-    """What a rank's clock lacks to the coordinator's, at the start of the window."""
-    start = done.joined.windows[rank].start_ns
-    return done.joined.joined.clocks.get(rank, RankClock()).to_common(start) - start
-
-
-def _shifted(table: pl.DataFrame, by_ns: int) -> pl.DataFrame:
-    times = [name for name in table.columns if name.endswith("_ns") and name != "window_ns"]
-    return table.with_columns(pl.col(times) + by_ns) if by_ns else table
 
 
 def _snapshots(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict[str, str]]:

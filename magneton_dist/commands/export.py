@@ -40,7 +40,7 @@ def export(
     collective call, how long it waited and for whom. states: a CSV of what every rank's device was doing when.
     prometheus: seconds, joules, waits and idling of every rank as metrics.
     """
-    from magneton_dist import audits
+    from magneton_dist import drawn_runs
     from magneton_dist.errors import InputError
     from magneton_dist.kernel_costs import kernel_costs
     from magneton_dist.reports.audit_json import write_atomically
@@ -52,12 +52,12 @@ def export(
     if path.exists() and not force:
         raise InputError("exists already", where=str(path), do="give --force, or another --output")
     if to is Format.PERFETTO:
-        write_perfetto(audits.bands(run), path)
+        write_perfetto(drawn_runs.bands(run), path)
     elif to is Format.PROMETHEUS:
-        write_atomically(path, prometheus_text(*audits.summaries(run)).encode())
+        write_atomically(path, prometheus_text(*drawn_runs.summaries(run)).encode())
     elif to is Format.KERNELS:
         write_atomically(path, kernel_costs(run).write_csv().encode())
     else:
         table = wait_table if to is Format.WAITS else state_table
-        write_atomically(path, table(audits.bands(run)).write_csv().encode())
+        write_atomically(path, table(drawn_runs.bands(run)).write_csv().encode())
     typer.echo(f"Wrote {path}")

@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 import pytest
 
-from magneton_dist import audits, pipeline
+from magneton_dist import audits, drawn_runs, pipeline
 from magneton_dist.cluster.analysis import CollectRequest
 from magneton_dist.config import Compare
 from magneton_dist.energy.attribution import PowerIntegral
@@ -148,7 +148,7 @@ def test_a_host_whose_clock_was_not_read_is_not_aligned_with_others(run: Path) -
 
 
 def test_bands_tell_the_same_run_over_time(run: Path) -> None:
-    bands = audits.bands(run)
+    bands = drawn_runs.bands(run)
     assert (bands.start_ns, bands.end_ns) == (10 * S, 30 * S)
     assert bands.ranks[0].states["activity"].to_list() == ["compute", "wait", "transfer"]
 
@@ -208,7 +208,7 @@ def test_one_run_is_no_audit_and_an_audit_no_run(run: Path) -> None:
     with pytest.raises(RecordError, match="is one run"):
         audits.audit(run)
     with pytest.raises(RecordError, match="is an audit"):
-        audits.bands(run.parent.parent)
+        drawn_runs.bands(run.parent.parent)
 
 
 def test_settings_hold_no_environment(run: Path) -> None:
@@ -225,4 +225,4 @@ def test_a_run_without_any_rank_is_said_not_a_crash(run: Path) -> None:
     outcome = audits.audit(run.parent.parent)
     assert outcome.audit.variants["join"].runs == 0
     assert outcome.audit.missing
-    assert audits.bands(run).ranks == {}
+    assert drawn_runs.bands(run).ranks == {}
