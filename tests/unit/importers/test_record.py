@@ -15,7 +15,7 @@ import magneton_dist
 from magneton_dist import traces
 from magneton_dist.commands import run as command
 from magneton_dist.errors import InputError, RecordError
-from magneton_dist.importers import record
+from magneton_dist.importers import bytestream, record
 from magneton_dist.importers.rank_files import host_of, rank_of, rank_pattern, trace_files
 from magneton_dist.meters import load_profile
 from magneton_dist.records.audit import StateShare
@@ -92,6 +92,37 @@ def test_a_broken_rank_is_named_and_the_others_are_kept(job: Any, tmp_path: Path
     assert "rank 1: no record" in outcome.audit.missing
     assert [rank.rank for rank in outcome.audit.variants["trace"].ranks] == [0, 2]
     assert any("no wait for 6 of 6 calls: 2 of 3 ranks" in note for note in outcome.audit.notes)
+
+
+def _bomb() -> bytes:
+    return gzip.compress(b'{"traceEvents": [' + b" " * (8 << 20))
+
+
+BROKEN = {
+    "empty": (b"", "is empty"),
+    "cut-json": (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "na', "cut off at byte 49"),
+    "cut-gzip": (gzip.compress(b'{"traceEvents": [' + b'{"ph": "M"}, ' * 999)[:40], "the gzip is cut off at byte 40"),
+    "bomb": (_bomb(), "unpacks to more than 400 times its size"),
+    "execution-trace": (b'{"schema": "1.0.4", "pid": 1, "nodes": []}', "is a PyTorch execution trace"),
+    "pickle": (b"\x80\x04}q\x00.", "is a pickle"),
+    "nothing": (b'{"traceEvents": []}', "holds no event of a host or a device"),
+    "no-rank": (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1}]}', "has no rank"),
+}  # fmt: skip
+
+
+def test_every_broken_file_is_named_and_every_sound_rank_is_kept(job: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(bytestream, "BOMB_BYTES", 4 << 20)
+    folder = job()
+    sound = traces.audit_traces([folder], tmp_path / "sound").audit.variants["trace"].ranks
+    for name, (content, _) in BROKEN.items():
+        (folder / f"{name}.json").write_bytes(content)
+    outcome = traces.audit_traces([folder], tmp_path / "runs")
+    for name, (_, reason) in BROKEN.items():
+        (line,) = [line for line in outcome.audit.missing if f"{name}.json" in line]
+        assert reason in line
+        assert "\n" not in line
+    # all ranks are there, with the waits they have without those files
+    assert [rank.states for rank in outcome.audit.variants["trace"].ranks] == [rank.states for rank in sound]
 
 
 def test_a_rank_twice_and_a_file_of_another_run(job: Any, write: Any, make: Any, tmp_path: Path) -> None:
