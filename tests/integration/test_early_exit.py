@@ -25,7 +25,7 @@ def play(scenario: str, world: int, out: Path, *, torchrun: bool = False, limit_
     if torchrun:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world)]
     subprocess.run(
-        [*launcher, SCRIPT, scenario, str(world), out],
+        [*launcher, SCRIPT, scenario, str(world), out, str(limit_s - 30)],  # it ends its ranks itself
         check=True,
         timeout=limit_s,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},

@@ -245,7 +245,7 @@ def play(scenario: str, out: Path) -> None:
 
 
 def main() -> None:
-    scenario, world, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    scenario, world, out, limit_s = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
     torch.set_num_threads(1)
     if "RANK" in os.environ:
         play(scenario, out)
@@ -259,7 +259,7 @@ def main() -> None:
             sys.exit(0)
         children.append(child)
     codes = {}
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + limit_s
     while len(codes) < world:
         done, status = os.waitpid(-1, os.WNOHANG)
         if done:
