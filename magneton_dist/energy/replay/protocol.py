@@ -158,11 +158,6 @@ def first_arm(of_windows: Floats) -> Floats:
     return of_windows[:, 0]
 
 
-def beyond_the_last(of_windows: Floats) -> Floats:
-    """What the first arm costs beyond the last, which is part of it (restoring inputs)."""
-    return of_windows[:, 0] - of_windows[:, -1]
-
-
 def estimate(values: Floats) -> Estimate:
     """Mean of independent windows with t(0.975, n - 1) s / sqrt(n)."""
     n = len(values)

@@ -7,33 +7,22 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import polars as pl
 
-from magneton_dist.energy.replay.bench import Bench, OneArm
 from magneton_dist.energy.replay.plan import Candidate, candidates
-from magneton_dist.energy.replay.power import steady_power
-from magneton_dist.energy.replay.protocol import (
-    TIMES,
-    Floats,
-    Rules,
-    beyond_the_last,
-    estimate,
-    first_arm,
-    measure,
-)
+from magneton_dist.energy.replay.protocol import TIMES, Rules
 from magneton_dist.energy.replay.results import REPLAYED, write_replayed
+from magneton_dist.energy.replay.rows import Benches, Row, replay_together
 from magneton_dist.energy.replay.watch import MeterWatch
-from magneton_dist.errors import InputError, MeterError
+from magneton_dist.errors import InputError
 from magneton_dist.meters.meter import Meter
-from magneton_dist.meters.profile import Profile, Watts
+from magneton_dist.meters.profile import Profile
 from magneton_dist.records.inputs import forget_inputs
 from magneton_dist.records.store import RankRecord, RunRecord
 
 START_S = 5.0  # of processes
 MOST_RANKS = 8  # of a collective on CPUs, or as many as there are cores
-IDLE_S = 3.0  # for how long to watch the device idle
 
 OpenMeter = Callable[[str], Meter]  # device -> its meter
 OnProgress = Callable[["Progress"], None]
@@ -59,7 +48,7 @@ class Replays:
         notes: what a reader should know.
     """
 
-    rows: list[tuple[dict[str, Any], set[str]]] = field(default_factory=list)
+    rows: list[tuple[Row, set[str]]] = field(default_factory=list)
     left_out: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -92,20 +81,22 @@ def replay_runs(
         raise InputError(why, where=only or "record", do="set capture.graph_steps, or give another --only")
     found = Replays(notes=_left_out(every, devices, only))
     meters = [open_meter(device) for device in devices]
+    done: set[int] = set()
     try:
-        with MeterWatch(meters) as watch, _Benches(devices) as benches:
+        with MeterWatch(meters) as watch, Benches(devices) as benches:
             rules = rules or (Rules() if watch.measures else TIMES)
-            for done, candidate in enumerate(wanted):
-                limited = _within(rules, ended_s - time.monotonic(), watch.window_s)
-                if limited is None:
+            for group in _groups(wanted):
+                left_s = ended_s - time.monotonic()
+                if left_s < START_S + rules.seconds(len(group), watch.window_s):
                     break
-                on_progress(Progress(done, len(wanted), candidate.name, ended_s - time.monotonic()))
-                row = _row(candidate, benches, watch, meters, limited)
-                found.rows.append((row, candidate.variants))
-                for variant in candidate.variants:
-                    calls = {**row, "calls": candidate.calls.get(variant, 0.0)}
-                    for run in runs[variant]:
-                        write_replayed(run.folder, pl.DataFrame([calls], schema=REPLAYED.schema))
+                on_progress(Progress(len(found.rows), len(wanted), group[0].name, left_s))
+                rows = replay_together(group, benches, watch, meters, rules, left_s)
+                if rows is None:
+                    break
+                for candidate, row in zip(group, rows, strict=True):
+                    found.rows.append((row, candidate.variants))
+                    _keep(candidate, row, runs)
+                    done.add(id(candidate))
             found.notes.extend(watch.faults)
     finally:
         for meter in meters:
@@ -113,8 +104,24 @@ def replay_runs(
     if not found.rows:
         needed = START_S + rules.seconds(1, watch.window_s)
         raise InputError(f"one replay takes {needed:.0f} s", where="--budget", do="give more, or a shorter --window")
-    _forget(runs, wanted[len(found.rows) :], found)
+    _forget(runs, [candidate for candidate in wanted if id(candidate) not in done], found)
     return replace(found, left_out=len(wanted) - len(found.rows))
+
+
+def _groups(wanted: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Candidates of one key take turns; in the order of the first of each."""
+    groups: dict[str, list[Candidate]] = {}
+    for candidate in wanted:
+        groups.setdefault(candidate.key, []).append(candidate)
+    return list(groups.values())
+
+
+def _keep(candidate: Candidate, row: Row, runs: Mapping[str, Sequence[RunRecord]]) -> None:
+    """Write the row beside every run of the variants that make these calls."""
+    for variant in candidate.variants:
+        calls = {**row, "calls": candidate.calls.get(variant, 0.0)}
+        for run in runs[variant]:
+            write_replayed(run.folder, pl.DataFrame([calls], schema=REPLAYED.schema))
 
 
 def _forget(runs: Mapping[str, Sequence[RunRecord]], left_out: Sequence[Candidate], found: Replays) -> None:
@@ -151,115 +158,3 @@ def _left_out(every: Sequence[Candidate], devices: Sequence[str], only: str) -> 
     if not impossible:
         return []
     return [f"{len(impossible)} kinds of calls need other devices, or more, than {', '.join(devices)}"]
-
-
-def _within(rules: Rules, left_s: float, sensor_window_s: float) -> Rules | None:
-    """`rules` with as many windows at most as fit; None when the fewest do not."""
-    each_s = rules.window_s + rules.discard(sensor_window_s)
-    most = int((left_s - START_S - rules.warm_up_s) / each_s)
-    return None if most < rules.fewest else replace(rules, most=min(rules.most, most))
-
-
-class _Benches:
-    """Processes by what they were started for, kept for the next candidate that wants the same."""
-
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._devices = devices
-        self._started: dict[tuple[str, int], tuple[Bench, list[str]]] = {}
-
-    def __enter__(self) -> _Benches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for bench, _refused in self._started.values():
-            bench.close()
-
-    def devices_of(self, candidate: Candidate) -> list[str]:
-        """Where its processes run."""
-        return [self._devices[place % len(self._devices)] for place in range(max(1, candidate.ranks))]
-
-    def of(self, candidate: Candidate) -> tuple[Bench, list[str]]:
-        """Processes under its settings, and which of these could not be applied."""
-        key = (candidate.settings.key, candidate.ranks)
-        if key not in self._started:
-            settings, on = candidate.settings, self.devices_of(candidate)
-            backend = ("gloo" if "cpu" in on else "nccl") if candidate.ranks else ""
-            bench = Bench(on, settings.environment, backend=backend)
-            self._started[key] = bench, []
-            self._started[key] = bench, bench.ask("settings", values=settings.switches)["refused"]
-        return self._started[key]
-
-    def drop(self, candidate: Candidate) -> None:
-        """What it ran on is no longer to be relied on."""
-        started = self._started.pop((candidate.settings.key, candidate.ranks), None)
-        if started is not None:
-            started[0].close()
-
-
-def _row(
-    candidate: Candidate, benches: _Benches, watch: MeterWatch, meters: Sequence[Meter], rules: Rules
-) -> dict[str, Any]:
-    """One row of `REPLAYED`; what cannot be replayed has none but its reason."""
-    on = benches.devices_of(candidate)
-    row: dict[str, Any] = dict.fromkeys(REPLAYED.columns) | {
-        "key": candidate.key, "name": candidate.name, "kind": candidate.kind, "energy_kind": "unmeasured",
-        "calls": max(candidate.calls.values()), "conclusive": False, "windows": 0, "inputs": candidate.inputs,
-        "tensors": candidate.tensors,
-        "meter": "; ".join(dict.fromkeys(meter.source for meter in meters)), "device": ", ".join(dict.fromkeys(on)),
-    }  # fmt: skip
-    try:
-        bench, refused = benches.of(candidate)
-        made = bench.ask(candidate.question["do"], **candidate.question["with"])
-        arms = [OneArm(bench), OneArm(bench, bare=True)] if made["restores"] else [OneArm(bench)]
-        figure = beyond_the_last if made["restores"] else first_arm
-        idle_w = _idle_watts(watch, rules)
-        series = measure(arms, watch, rules, figure)
-    except InputError as error:
-        return row | {"notes": error.what}
-    except MeterError as error:  # a process died: the next candidate gets a new one
-        benches.drop(candidate)
-        return row | {"notes": error.what}
-    seconds = estimate(figure(series.seconds)).mean
-    notes = [*series.notes, *(f"{n} windows: {why}" for why, n in series.rejected.items())]
-    notes += [f"setting not applied: {setting}" for setting in refused]
-    row |= {
-        "seconds": seconds, "conclusive": series.conclusive, "windows": len(series.joules), "how": made["how"],
-        "temperature_c": series.temperature_c,
-    }  # fmt: skip
-    if watch.measures:
-        row |= _measured(figure(series.joules), seconds, idle_w)
-        notes += [f"by {series.source}"] if series.source else []
-    elif candidate.watts is not None and all(meter.provenance == "modelled" for meter in meters):
-        row |= _modelled(seconds * max(1, candidate.ranks), candidate.watts)
-    return row | {"notes": "; ".join(notes)}
-
-
-def _measured(joules: Floats, seconds: float, idle_w: float | None) -> dict[str, Any]:
-    found = estimate(joules)
-    if len(joules) < 2:
-        return {}
-    return {
-        "joules": found.mean, "low_j": found.mean - found.half, "high_j": found.mean + found.half,
-        "net_j": None if idle_w is None else found.mean - idle_w * seconds, "energy_kind": "replayed",
-    }  # fmt: skip
-
-
-def _modelled(seconds: float, watts: Watts) -> dict[str, Any]:
-    return {
-        "joules": watts.nominal * seconds, "low_j": watts.low * seconds, "high_j": watts.high * seconds,
-        "energy_kind": "modelled",
-    }  # fmt: skip
-
-
-def _idle_watts(watch: MeterWatch, rules: Rules) -> float | None:
-    """What the devices draw together while the processes hold their contexts and do nothing."""
-    if not watch.measures:
-        return None
-    start_ns = time.monotonic_ns()
-    discard_s = rules.discard(watch.window_s)
-    time.sleep(discard_s + min(IDLE_S, rules.window_s))
-    end_ns = time.monotonic_ns()
-    steady = [(start_ns + round(discard_s * 1e9), end_ns)]
-    devices = [steady_power(power, counters, steady) for power, counters in watch.readings(start_ns, end_ns)]
-    known = [device.watts for device in devices if device is not None]
-    return sum(known) if len(known) == len(devices) else None

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from simulated_replay import IDLE_W, TABLE_4, Device, Repeated, joules, naive_joules
 
-from magneton_dist.energy.replay.protocol import Rules, Span, beyond_the_last, estimate, measure
+from magneton_dist.energy.replay.protocol import Rules, Span, estimate, measure
 from magneton_dist.meters.simulated import PUBLISHED
 
 RULES = Rules()
@@ -48,6 +48,10 @@ def test_what_restores_the_inputs_is_not_the_operators() -> None:
     restoring = ((0.4e-3, 520.0),)
     device, operator = Device(PUBLISHED["25/100 ms"], 4), ((0.6e-3, 300.0),)
     arms = [device.arm(restoring + operator), device.arm(restoring)]
+
+    def beyond_the_last(of_windows: np.ndarray) -> np.ndarray:
+        return of_windows[:, 0] - of_windows[:, -1]
+
     series = measure(arms, device, RULES, beyond_the_last)
     assert estimate(beyond_the_last(series.joules)).mean == pytest.approx(joules(operator), rel=0.01)
     assert estimate(beyond_the_last(series.seconds)).mean == pytest.approx(0.6e-3, rel=1e-6)

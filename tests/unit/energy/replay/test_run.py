@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from magneton_dist.energy.replay.run import Progress, replay_runs
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.meters import Meter, ModelledMeter, NullMeter, load_profile
 from magneton_dist.records.inputs import kept_inputs
-from magneton_dist.records.schema import COLLECTIVES
+from magneton_dist.records.schema import COLLECTIVES, KNOBS
 from magneton_dist.records.store import RunRecord
 
 PROFILE = load_profile("h200")
@@ -134,3 +135,25 @@ def test_recorded_inputs_are_worked_on_and_then_deleted(make_run: Make) -> None:
     assert row["inputs"] == "recorded"
     assert row["seconds"] > 0, row["notes"]
     assert kept_inputs(folder) == {}
+
+
+def test_the_same_call_under_different_settings_takes_turns(make_run: Make, steady_meter: Meter) -> None:
+    def setting(value: str) -> pl.DataFrame:  # of no effect on a CPU
+        return pl.DataFrame({"name": ["torch.backends.cudnn.benchmark"], "value": [value]}, schema=KNOBS.schema)
+
+    runs = {"on": [make_run("on", knobs=setting("True"))], "off": [make_run("off", knobs=setting("False"))]}
+    found = replay_runs(
+        runs, lambda _: steady_meter, ["cpu"], PROFILE, budget_s=600, rules=QUICK, only="addmm.default",
+    )  # fmt: skip
+    (one, of_one), (two, of_two) = found.rows
+    assert (of_one | of_two, len(of_one)) == ({"on", "off"}, 1)
+    assert one["key"] == two["key"]
+    assert one["windows"] == two["windows"] >= QUICK.fewest
+    (first,), (second,) = of_one, of_two
+    told = re.search(rf"in turns, {first} takes ([\d.]+) \(([\d.]+) to ([\d.]+)\) of {second}", one["notes"])
+    assert told is not None
+    mean, low, high = map(float, told.groups())
+    assert low <= mean <= high
+    assert 0.1 < mean < 10  # the same work, on a machine that others use
+    kept = [read_replayed(runs[variant][0].folder)["joules"][0] for variant in (first, second)]
+    assert kept == [one["joules"], two["joules"]]
