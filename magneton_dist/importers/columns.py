@@ -57,6 +57,7 @@ class Names:
 
     def __init__(self) -> None:
         self._ids = _Numbers()
+        self._texts = pl.Series(dtype=pl.String)
 
     def ids(self, texts: Iterable[object]) -> Ints:
         """The numbers of `texts`."""
@@ -68,8 +69,9 @@ class Names:
 
     def column(self, ids: pl.Expr) -> pl.Expr:
         """The texts of a column of these numbers."""
-        texts = pl.Series(self.texts(), dtype=pl.String)
-        return ids.replace_strict(pl.Series(range(len(texts)), dtype=pl.Int64), texts, return_dtype=pl.String)
+        if len(self._texts) < len(self._ids):
+            self._texts = pl.Series(self.texts(), dtype=pl.String)
+        return pl.lit(self._texts).gather(ids)
 
 
 class Matching:

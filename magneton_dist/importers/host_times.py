@@ -47,12 +47,13 @@ def idle_times(device: pl.DataFrame, op: Ints, loader: pl.DataFrame, steps: pl.D
         "launch": (until - launched) * known,
         "unknown": (until - begin) * ~known,
     }
-    whole = pl.DataFrame({"op": op[row].astype(np.int64), "at": until - 1})
-    frames = [
-        whole.select(pl.lit(kind).alias("kind"), "op", "at", pl.Series("duration_ns", ns, pl.Int64))
-        for kind, ns in parts.items()
-    ]
-    return pl.concat(frames).filter(pl.col("duration_ns") > 0)
+    duration = np.concatenate(list(parts.values()))
+    kept = np.flatnonzero(duration > 0)
+    of_row = kept % max(1, len(row))
+    return pl.DataFrame({
+        "kind": pl.Series(list(parts)).gather(kept // max(1, len(row))), "op": op[row][of_row].astype(np.int64),
+        "at": until[of_row] - 1, "duration_ns": duration[kept],
+    })  # fmt: skip
 
 
 def synchronised(calls: pl.DataFrame, op: Ints) -> pl.DataFrame:
