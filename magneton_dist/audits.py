@@ -24,7 +24,8 @@ from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
-from magneton_dist.diagnosis.explain import remembered, with_arguments, with_waits
+from magneton_dist.diagnosis.explain import with_arguments, with_waits
+from magneton_dist.diagnosis.kept import remembered
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.drawn_runs import run_bands
 from magneton_dist.energy.summary import RankSummary

@@ -11,7 +11,8 @@ import msgspec
 
 from magneton_dist import audits
 from magneton_dist.audits import Outcome
-from magneton_dist.diagnosis.explain import OF_OPERATORS, Runs, explained, explained_region, keep, worth_telling
+from magneton_dist.diagnosis.explain import Runs, explained, explained_region, worth_telling
+from magneton_dist.diagnosis.kept import OF_OPERATORS, keep
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.audit import Audit, Finding, RegionResult

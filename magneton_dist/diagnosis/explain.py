@@ -1,26 +1,25 @@
-"""The cause of a finding of an audit, and where causes are kept: beside the record, for `audit` to have them again."""
+"""The cause of a finding of an audit, as far as its record and fresh processes tell."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import polars as pl
 
 from magneton_dist.detect.regions.records import StepRecord
+from magneton_dist.diagnosis.kept import OF_OPERATORS, told
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
-from magneton_dist.diagnosis.operators import Diagnosis, Investigation, Recorded, differing_arguments
+from magneton_dist.diagnosis.operators import Diagnosis, Investigation, differing_arguments
+from magneton_dist.diagnosis.paths import parted_words
+from magneton_dist.diagnosis.recorded import Recorded
 from magneton_dist.diagnosis.waits import cause_of_shadow, cause_of_straggling
 from magneton_dist.errors import RecordError
 from magneton_dist.records.audit import Audit, Finding, OperatorsAt, Place, RegionResult
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder
-from magneton_dist.reports.audit_json import write_atomically
 
-DIAGNOSES = "diagnoses.json"
-OF_OPERATORS = ("region", "trade-off")
 MOST_COMPARED = 10  # findings whose operators' arguments are compared
 LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
 Say = Callable[[str], None]
@@ -86,12 +85,14 @@ def explained_region(
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
     ratio = times[hungry] / times[cheap] if times else 1.0
-    told_apart = f"{hungry} takes {ratio:.1f}x the time of {cheap}" if ratio >= LEAST_RATIO else "takes the same time"
+    told_apart = "made again in fresh processes, its calls take the same time in either variant's world"
+    if ratio >= LEAST_RATIO:
+        told_apart = f"{hungry} takes {ratio:.1f}x the time of {cheap} for one call, made again in fresh processes"
     ranks = audit.variants[hungry].ranks
     steps = sum(rank.steps for rank in ranks)
     return told(
         Finding(
-            kind="knob", title=f"{region.title}: {told_apart} for one call, made again in fresh processes",
+            kind="knob", title=f"{region.title}: {told_apart}",
             variant=hungry, joules=None, energy_kind="unmeasured", share=None,
             seconds=more_s * region.places * steps, ranks=[rank.rank for rank in ranks], where=place,
             evidence={"places": region.places, "seconds_more_of_one_call": more_s, "steps_of_all_ranks": steps}, fix="",
@@ -114,6 +115,12 @@ def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Labor
     one, other = (recorded(name, at, runs) for name, at in where.operators.items())
     line = where.stack[0].rpartition(" ")[0] if where.stack else ""
     investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say)
+    commands = [runs[name][at.repeat].manifest.command for name, at in where.operators.items()]
+    if commands[0] != commands[1]:
+        mine, theirs = (words or "nothing" for words in parted_words(*commands))
+        investigation.found.lines.append(
+            f"command lines: {mine} only in {one.name}, {theirs} only in {other.name}"
+        )
     nodes = {rank.node for at_name in where.operators for run in runs[at_name].values() for rank in run.manifest.ranks}
     if nodes and os.uname().nodename not in nodes:
         text = f"counterfactual: made on {os.uname().nodename}, the job ran on {', '.join(sorted(nodes)[:4])}"
@@ -148,46 +155,3 @@ def _places(step: StepRecord, at: OperatorsAt) -> list[int]:
     wanted = pl.DataFrame({"op_id": at.op_ids}, schema={"op_id": pl.Int64})
     rows = step.ops.select("op_id").with_row_index("place").join(wanted, on="op_id", how="semi")
     return rows["place"].to_list()
-
-
-def told(finding: Finding, diagnosis: Diagnosis) -> Finding:
-    """`finding` with this diagnosis."""
-    return msgspec.structs.replace(
-        finding, cause=diagnosis.cause, proof=diagnosis.proof, fix=diagnosis.fix or finding.fix,
-        diagnosis=diagnosis.lines,
-    )  # fmt: skip
-
-
-def keep(audit: Audit, folder: Path) -> None:
-    """Keep the diagnoses of `audit`, and the findings that came of some, beside its record."""
-    kept = [f for f in audit.findings if f.diagnosis and f.kind in (*OF_OPERATORS, "knob")]
-    write_atomically(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
-
-
-def remembered(audit: Audit, folder: Path) -> Audit:
-    """`audit` with the diagnoses that were kept in `folder`.
-
-    Raises:
-        RecordError: they are damaged.
-    """
-    path = folder / DIAGNOSES
-    if not path.is_file():
-        return audit
-    try:
-        kept = {_key(finding): finding for finding in msgspec.json.decode(path.read_bytes(), type=list[Finding])}
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it and run explain again") from error
-    findings = []
-    for finding in audit.findings:
-        known = kept.pop(_key(finding), None)
-        if known is not None:
-            finding = told(finding, Diagnosis(known.proof, known.cause, known.fix, known.diagnosis))
-        findings.append(finding)
-    findings += [finding for finding in kept.values() if finding.kind == "knob"]
-    return msgspec.structs.replace(audit, findings=findings)
-
-
-def _key(finding: Finding) -> str:
-    """What stays the same when a record is analysed again."""
-    where = sorted((name, at.repeat, at.rank, at.step, at.op_ids) for name, at in finding.where.operators.items())
-    return f"{finding.kind} {finding.variant} {finding.ranks} {where}"

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from magneton_dist.diagnosis.trial import Trial
-from magneton_dist.reports.audit_json import write_atomically
 
 PRECISIONS = ("ieee", "tf32", "bf16")
 MATMUL_PRECISIONS = ("highest", "high", "medium")
@@ -54,7 +53,9 @@ def knob_map(trial: Trial, torch_version: str, folder: Path | None = None) -> Kn
     made = _made(trial, known)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, msgspec.json.encode(made))
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(made))
+        draft.replace(path)
     except OSError:  # a folder that cannot be written costs the next diagnosis a few seconds
         pass
     return made

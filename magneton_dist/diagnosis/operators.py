@@ -13,14 +13,15 @@ from importlib.metadata import version
 from statistics import median
 from typing import Literal
 
-from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.diagnosis.calls import Call, comparable
 from magneton_dist.diagnosis.factors import OPTIMIZER, Factor, argument_factors, environment_of, setting_factors
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.layers import Layers
 from magneton_dist.diagnosis.optimizers import GROUP, optimizer_call
+from magneton_dist.diagnosis.paths import parting
 from magneton_dist.diagnosis.prove import Proof, Verdict, prove
+from magneton_dist.diagnosis.recorded import Recorded
 from magneton_dist.diagnosis.trial import FLIPPED_ROUNDS, Side, Signature, Timing, Trial, interleaved_seconds, together
 from magneton_dist.records.audit import Cause
 
@@ -30,22 +31,6 @@ BY_PRIMITIVES = ("kernels", "primitives", "operators")
 BY_OPERATORS = ("kernels", "operators", "primitives")
 MOST_SHOWN = 4  # kernels that a line names
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """One variant's side of a finding.
-
-    Attributes:
-        name: of the variant.
-        settings: of the rank that is shown.
-        record, ops: the traced step, and the operators of the region by their place in it.
-    """
-
-    name: str
-    settings: Mapping[str, str]
-    record: StepRecord
-    ops: Sequence[int]
 
 
 @dataclass
@@ -114,15 +99,12 @@ class Investigation:
             self._tell(f"differ, but cannot be flipped in an operator: {_listed(fixed)}")
         if not pairs:
             one, other = map(_operators_of, self._sides)
-            self._tell(
-                "counterfactual: no operator that both variants call could be made again; what chose between "
-                f"{one} and {other} lies above the operators, in Python"
-            )
-            return self.found
+            self._tell(f"counterfactual: could not run: {one} and {other} have no operator in common")
+            return self._by_path()
         pairs = [pair for pair in pairs[:MOST_PAIRS] if settings or argument_factors(pair.a, pair.b)]
         if not pairs:
-            self._tell("no cause: settings, environment and arguments of these operators are the same in both variants")
-            return self.found
+            self._tell("no cause among settings, environment and arguments: they are the same in both variants")
+            return self._by_path()
         self._compare_torch()
         grouped = together(self._trial(pairs[0], settings), settings)
         trials = [(self._trial(pair, grouped), pair.a.operator) for pair in pairs]
@@ -130,6 +112,16 @@ class Investigation:
             self._by_time(*each) for each in trials[:MOST_TIMED]
         ):
             self._tell("no cause: nothing that differs between the variants was shown to make a difference")
+            return self._by_path()
+        return self.found
+
+    def _by_path(self) -> Diagnosis:
+        """Without a proof: where in Python the variants part, if they run other operators."""
+        cause = parting(*self._sides)
+        if cause is not None:
+            self.found.cause, self.found.proof = cause, "consistent"
+            calls = "; ".join(f"{frame} in {name}" for name, frame in cause.values.items())
+            self._tell(f"stacks: the variants part in {cause.name}: {calls}")
         return self.found
 
     def _tell(self, line: str) -> None:
@@ -244,7 +236,7 @@ def candidates(a: Recorded, b: Recorded) -> Iterator[Pair]:
         calls = Call.of(a.record, a.ops[i]), Call.of(b.record, b.ops[j])
         if not calls[0].operator.startswith("aten.") or not comparable(*calls):
             continue
-        seconds = abs(_seconds(a, i) - _seconds(b, j))
+        seconds = abs(a.seconds(i) - b.seconds(j))
         key = tuple(map(repr, calls))
         if key not in pairs or pairs[key].seconds < seconds:
             pairs[key] = Pair(*calls, seconds)
@@ -260,11 +252,6 @@ def differing_arguments(a: Recorded, b: Recorded) -> list[str]:
             of = "" if pair.a.operator.startswith(OPTIMIZER) else f" of {pair.a.operator}"
             found[f"{factor.name}{of}: {mine} in {a.name}, {theirs} in {b.name}"] = None
     return list(found)[:MOST_SHOWN]
-
-
-def _seconds(side: Recorded, position: int) -> float:
-    start, end = (side.record.ops[name][side.ops[position]] for name in ("start_ns", "end_ns"))
-    return 0.0 if start is None or end is None else (end - start) / 1e9
 
 
 def _apart(a: Signature, b: Signature, layers: Sequence[str]) -> tuple[str, str]:

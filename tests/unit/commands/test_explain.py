@@ -11,7 +11,8 @@ from magneton_dist import explanations
 from magneton_dist.audits import Outcome
 from magneton_dist.commands import run
 from magneton_dist.config import seconds_of
-from magneton_dist.diagnosis.explain import keep, remembered, told, worth_telling
+from magneton_dist.diagnosis.explain import worth_telling
+from magneton_dist.diagnosis.kept import keep, remembered, told
 from magneton_dist.diagnosis.operators import Diagnosis
 from magneton_dist.errors import MagnetonError, RecordError
 from magneton_dist.records.audit import (

@@ -1,0 +1,39 @@
+"""Where in Python two variants part: the last frame that both run, and what each calls there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from magneton_dist.diagnosis.recorded import Recorded
+from magneton_dist.records.audit import Cause
+
+HERE = "calls the operators there itself"
+
+
+def parting(a: Recorded, b: Recorded) -> Cause | None:
+    """The calls by which the sides come to other operators; None where their stacks do not part.
+
+    What is looked at is the costliest operator of each side that the other side does not run.
+    """
+    stacks = [_telling_stack(mine, theirs) for mine, theirs in ((a, b), (b, a))]
+    if not all(stacks) or stacks[0] == stacks[1]:
+        return None
+    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*stacks, strict=False))]
+    each = [stack[len(common)] if len(stack) > len(common) else HERE for stack in stacks]
+    name = f"what {common[-1]} calls" if common else "what the program calls"
+    return Cause("call", name, dict(zip((a.name, b.name), each, strict=True)), agreed=["stacks"])
+
+
+def parted_words(a: Sequence[str], b: Sequence[str]) -> tuple[str, str]:
+    """Words of two command lines that only one of them has, in their order."""
+    return " ".join(word for word in a if word not in b), " ".join(word for word in b if word not in a)
+
+
+def _telling_stack(mine: Recorded, theirs: Recorded) -> tuple[str, ...]:
+    """Frames, outermost first, of the costliest operator that the other side does not run."""
+    others = {theirs.record.ops["name"][op] for op in theirs.ops}
+    own = [place for place, op in enumerate(mine.ops) if mine.record.ops["name"][op] not in others]
+    stacks = [(mine.seconds(place), mine.record.op_stacks[mine.ops[place]]) for place in own]
+    known = [(seconds, stack) for seconds, stack in stacks if stack]
+    return max(known)[1][::-1] if known else ()

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import polars as pl
+
+from magneton_dist.diagnosis.paths import HERE, parted_words, parting
+from magneton_dist.diagnosis.recorded import Recorded
+
+MAIN, ATTEND = "train.py:50 main", "train.py:34 forward"
+
+
+def side(name: str, *ops: tuple[str, int, tuple[str, ...]]) -> Recorded:
+    """Operators as name, ns, and stack from the inside."""
+    table = pl.DataFrame(
+        {"name": [op[0] for op in ops], "start_ns": [0] * len(ops), "end_ns": [op[1] for op in ops]}
+    )
+    record: Any = SimpleNamespace(ops=table, op_stacks=[op[2] for op in ops])
+    return Recorded(name, {}, record, range(len(ops)))
+
+
+def test_the_frames_behind_the_last_common_one_are_named():
+    view = ("aten.view.default", 900, (MAIN,))
+    eager = side(
+        "eager", view,
+        ("aten.bmm.default", 500, ("train.py:9 written_out", ATTEND, MAIN)),
+        ("aten._softmax.default", 100, ("train.py:10 written_out", ATTEND, MAIN)),
+    )  # fmt: skip
+    sdpa = side("sdpa", view, ("aten._scaled_dot_product_flash_attention_for_cpu.default", 90, (ATTEND, MAIN)))
+    cause = parting(eager, sdpa)
+    assert cause is not None
+    assert cause.name == f"what {ATTEND} calls"
+    assert cause.values == {"eager": "train.py:9 written_out", "sdpa": HERE}
+
+
+def test_sides_with_the_same_operators_or_the_same_stacks_do_not_part():
+    same = ("aten.mm.default", 5, (MAIN,))
+    assert parting(side("a", same), side("b", same)) is None
+    assert parting(side("a", same), side("b", ("aten.addmm.default", 5, (MAIN,)))) is None
+
+
+def test_command_lines_differ_by_words():
+    assert parted_words(["train.py", "--sync", "join"], ["train.py", "--sync", "exit", "-q"]) == ("join", "exit -q")
