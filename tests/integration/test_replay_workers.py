@@ -52,6 +52,7 @@ def test_an_operator_is_repeated_in_a_process_of_its_own() -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_of_different_speed_repeat_a_collective_equally_often(ranks: int) -> None:
     with Bench(["cpu"] * ranks, {"OMP_NUM_THREADS": "1"}, backend="gloo") as bench:
