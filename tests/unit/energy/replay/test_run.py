@@ -20,6 +20,8 @@ from magneton_dist.records.inputs import kept_inputs
 from magneton_dist.records.schema import COLLECTIVES, KNOBS
 from magneton_dist.records.store import RunRecord
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine takes many times longer
+
 PROFILE = load_profile("h200")
 QUICK = Rules(warm_up_s=0.05, discard_s=0.05, window_s=0.2, fewest=3, most=4, half_width=0.5)
 Make = Callable[..., RunRecord]
