@@ -5,10 +5,12 @@ same files in turn: real traces (MAGNETON_DIST_TRACES, where they are there) and
 the same totals of busy, communication and overlap, or the bench fails. Imports are not counted.
 
 build/bench/traces.json:
-    speed_up_over_hta         HTA's time to parse and break down all folders / ours, medians
+    speed_up_over_hta         HTA's time to parse and break down all folders / ours to the same totals, medians
     speed_up_FOLDER           the same of one folder
+    cpu_over_hta              the same in CPU seconds of all processes, which a busy machine does not change
     totals_error              largest relative difference of a total
-    audit_speed_up_over_hta   the same, ours with all else that an audit does (record, joins, waits, states, joules)
+    read_speed_up_over_hta    the same, ours with operators, stacks, collectives and idle causes read beside
+    audit_speed_up_over_hta   the same, ours with all that an audit does (record, joins, waits, joules, findings)
     gib_trace_s               a whole audit of one trace of 1 GiB of JSON
     gib_trace_peak_gib        its resident memory at most
     ranks_128_s               a whole audit of 128 ranks of 2,600 events each
@@ -34,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from synthetic_traces import write_rank, write_ranks
 
-from magneton_dist.importers.kineto import read_trace
-from magneton_dist.importers.rank_files import trace_files
+from magneton_dist.importers.kineto import read_device, read_trace
+from magneton_dist.importers.rank_files import rank_of, trace_files
 from magneton_dist.timeline.intervals import Ints, intersect, intervals, length
 from magneton_dist.traces import audit_traces
 
@@ -46,21 +48,25 @@ REAL = Path(os.environ.get("MAGNETON_DIST_TRACES", REPOSITORY.parent / "shared" 
 FOLDERS = ("param-dlrm-8xV100", "hta-tracediff-control-8xA100")  # of the other HTA leaves out what lacks a launch
 ROUNDS = 3
 TOLERANCE = 0.005
+TIMES = ("hta", "ours", "read", "audit", "hta_cpu", "ours_cpu")
 GIB = 1 << 30
 EVENTS_PER_STEP = 4 * (3 * 200 + 2) + 1
 
 BY_HTA = """
-import json, logging, sys, time
+import json, logging, resource, sys, time
 logging.disable(logging.CRITICAL)
 from hta.trace_analysis import TraceAnalysis
-begin = time.perf_counter()
+def cpu():
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, kinds))
+begin, spent = time.perf_counter(), cpu()
 analysis = TraceAnalysis(trace_dir=sys.argv[1], include_last_profiler_step=True)
 times = analysis.get_temporal_breakdown(visualize=False).set_index("rank")
 overlap = analysis.get_comm_comp_overlap(visualize=False).set_index("rank")
-seconds = time.perf_counter() - begin
+seconds, spent = time.perf_counter() - begin, cpu() - spent
 columns = ["idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)"]
 totals = {int(r): [*map(float, times.loc[r, columns]), float(overlap.loc[r].iloc[0])] for r in times.index}
-print(json.dumps({"seconds": seconds, "totals": totals}))
+print(json.dumps({"seconds": seconds, "cpu": spent, "totals": totals}))
 """
 
 Totals = dict[int, list[float]]  # rank -> us idle, computing, busy without computing, in all; % of communication hidden
@@ -73,8 +79,8 @@ def main() -> None:
         work = Path(scratch)
         generated = write_ranks(work / "generated-8", 8, steps=12, kernels=200)
         folders = [generated, *(REAL / name for name in FOLDERS if (REAL / name).is_dir())]
-        print(f"{'folder':32}{'HTA':>9}{'ours':>9}{'audit':>9}{'ratio':>8}{'totals off by':>15}")
-        sums = {"hta": 0.0, "ours": 0.0, "audit": 0.0}
+        print(f"{'folder':32}{'HTA':>9}{'ours':>9}{'read':>9}{'audit':>9}{'ratio':>8}{'totals off by':>15}")
+        sums = dict.fromkeys(TIMES, 0.0)
         worst = 0.0
         for folder in folders:
             times, error = side_by_side(folder, work)
@@ -82,11 +88,12 @@ def main() -> None:
                 sums[name] += seconds
             figures[f"speed_up_{folder.name}"] = times["hta"] / times["ours"]
             worst = max(worst, error)
-            row = "".join(f"{times[name]:8.3f}s" for name in ("hta", "ours", "audit"))
+            row = "".join(f"{times[name]:8.3f}s" for name in TIMES[:4])
             print(f"{folder.name:32}{row}{times['hta'] / times['ours']:8.1f}{error:15.4%}")
         figures |= {
-            "speed_up_over_hta": sums["hta"] / sums["ours"], "audit_speed_up_over_hta": sums["hta"] / sums["audit"],
-            "totals_error": worst,
+            **{f"{name}speed_up_over_hta": sums["hta"] / sums[of] for name, of in
+               (("", "ours"), ("read_", "read"), ("audit_", "audit"))},
+            "cpu_over_hta": sums["hta_cpu"] / sums["ours_cpu"], "totals_error": worst,
         }  # fmt: skip
         shutil.rmtree(generated)
         figures["gib_trace_s"], figures["gib_trace_peak_gib"] = audited(one_gib(work / "gib.json"), work)
@@ -102,7 +109,7 @@ def main() -> None:
 
 def side_by_side(folder: Path, work: Path) -> tuple[dict[str, float], float]:
     """Median seconds of HTA, of parsing and breaking down, and of a whole audit; how far the totals are apart."""
-    times: dict[str, list[float]] = {"hta": [], "ours": [], "audit": []}
+    times: dict[str, list[float]] = {name: [] for name in TIMES}
     error = 0.0
     for round_ in range(ROUNDS):
         copies = [fresh(folder, work / f"copy-{round_}-{n}") for n in range(3)]
@@ -110,9 +117,15 @@ def side_by_side(folder: Path, work: Path) -> tuple[dict[str, float], float]:
             [HTA, "-c", BY_HTA, copies[0]], check=True, capture_output=True, text=True
         ).stdout.splitlines()[-1])  # fmt: skip
         times["hta"].append(hta["seconds"])
-        begin = time.perf_counter()
+        times["hta_cpu"].append(hta["cpu"])
+        begin, spent = time.perf_counter(), time.process_time()
         totals = broken_down(copies[1])
         times["ours"].append(time.perf_counter() - begin)
+        times["ours_cpu"].append(time.process_time() - spent)
+        begin = time.perf_counter()
+        for path in trace_files([copies[1]]):
+            read_trace(path)
+        times["read"].append(time.perf_counter() - begin)
         begin = time.perf_counter()
         audit_traces([copies[2]], work / f"runs-{round_}")
         times["audit"].append(time.perf_counter() - begin)
@@ -137,15 +150,16 @@ def broken_down(folder: Path) -> Totals:
     """Parse all ranks and add up what HTA adds up, by its definitions."""
     totals: Totals = {}
     for path in trace_files([folder]):
-        trace = read_trace(path)
-        activities = trace.tables["activities"]
-        everything = spans(activities, "kernel", "memcpy", "memset", "collective")
-        compute, communication = spans(activities, "kernel"), spans(activities, "collective")
+        seen = read_device(path)
+        everything = spans(seen.rows, "kernel", "memcpy", "memset", "collective")
+        compute, communication = spans(seen.rows, "kernel"), spans(seen.rows, "collective")
         span, busy = int(everything[:, 1].max() - everything[:, 0].min()), length(everything)
         computing = length(compute)
         overlap = 100 * length(intersect(compute, communication)) / max(1, length(communication))
         us = [ns / 1e3 for ns in (span - busy, computing, busy - computing, span)]
-        totals[trace.rank or 0] = [*us, overlap]
+        rank = rank_of(path, None, None)
+        assert rank is not None
+        totals[rank] = [*us, overlap]
     return totals
 
 
