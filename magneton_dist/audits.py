@@ -26,6 +26,7 @@ from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.diagnosis.explain import with_arguments, with_waits
 from magneton_dist.diagnosis.kept import remembered
+from magneton_dist.diagnosis.recorded import Sides
 from magneton_dist.diagnosis.snapshot import differences
 from magneton_dist.drawn_runs import run_bands
 from magneton_dist.energy.summary import RankSummary
@@ -267,7 +268,7 @@ def conclude_runs(
     knobs = _snapshots(facts, runs)
     advised = [line for variant, of_variant in knobs.items() for line in advice(variant, of_variant)]
     result = msgspec.structs.replace(result, settings=differences(knobs), notes=[*result.notes, *advised])
-    result = with_arguments(with_waits(result), runs)
+    result = with_arguments(with_waits(result), Sides(runs))
     return Outcome(remembered(result, folder), folder, bands)
 
 

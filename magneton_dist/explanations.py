@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +11,13 @@ import msgspec
 
 from magneton_dist import audits
 from magneton_dist.audits import Outcome
-from magneton_dist.diagnosis.explain import Runs, explained, explained_region, worth_telling
+from magneton_dist.diagnosis.explain import explained, explained_region, worth_telling
 from magneton_dist.diagnosis.kept import OF_OPERATORS, keep
 from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.recorded import Sides
 from magneton_dist.errors import InputError, MagnetonError
 from magneton_dist.records.audit import Audit, Finding, RegionResult
-from magneton_dist.records.store import AuditRecord, load
+from magneton_dist.records.store import AuditRecord, RunRecord, load
 
 MOST_FINDINGS = 3  # that `launch` explains
 LEAST_SHARE = 0.01  # of a step, that a region without a finding must seem to differ by
@@ -44,14 +45,14 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
         InputError: there is no such record, finding or region.
     """
     outcome = audits.audit(folder)
-    runs = _runs(folder)
+    sides = Sides(_runs(folder))
     with Laboratory(budget_s) as laboratory:
         if which.startswith(REGION):
             region = _region(outcome.audit, which, folder)
-            found = explained_region(region, outcome.audit, runs, laboratory, say)
+            found = explained_region(region, outcome.audit, sides, laboratory, say)
             return _with({}, [found] if worth_telling(found) else [], outcome), found
         place = _place(outcome.audit, which, folder)
-        found = explained(outcome.audit.findings[place], runs, laboratory, say)
+        found = explained(outcome.audit.findings[place], sides, laboratory, say)
     return _with({place: found}, [], outcome), found
 
 
@@ -71,12 +72,12 @@ def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: No
     found: dict[int, Finding] = {}
     new: list[Finding] = []
     try:
-        runs = _runs(outcome.folder)
+        sides = Sides(_runs(outcome.folder))
         with Laboratory(budget_s) as laboratory:
             for place in places:
-                found[place] = explained(audit.findings[place], runs, laboratory, say)
+                found[place] = explained(audit.findings[place], sides, laboratory, say)
             for region in regions:
-                finding = explained_region(region, audit, runs, laboratory, say)
+                finding = explained_region(region, audit, sides, laboratory, say)
                 new += [finding] if worth_telling(finding) else []
     except MagnetonError as error:  # the audit stands without causes
         noted = msgspec.structs.replace(audit, notes=[*audit.notes, f"causes were not looked for any further: {error}"])
@@ -99,7 +100,7 @@ def _seconds(region: RegionResult) -> tuple[float, float]:
     return less_s, more_s
 
 
-def _runs(folder: Path) -> Runs:
+def _runs(folder: Path) -> Mapping[str, Mapping[int, RunRecord]]:
     record = load(folder)
     assert isinstance(record, AuditRecord)
     return record.runs

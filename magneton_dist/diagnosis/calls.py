@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
-
-from magneton_dist.detect.regions.records import StepRecord
 
 ALIGNMENT_BYTES = 64  # of a cache line, and of the widest vector
 SDPA = "torch.nn.functional.scaled_dot_product_attention"
@@ -57,14 +55,16 @@ class Call:
     tensors: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, record: StepRecord, op: int) -> Call:
-        """Operator `op` (its place in the step's graph) of a traced step."""
-        row = record.ops.row(op, named=True)
+    def of(cls, row: Mapping[str, Any], values: Mapping[int, Mapping[str, Any]]) -> Call | None:
+        """The call of a row of the OPS table; None where it mentions a tensor that was not recorded.
+
+        `values`: rows of the VALUES table by id.
+        """
         numbers: dict[int, int] = {}
         arguments = tuple(_renumbered(argument, numbers) for argument in json.loads(row["arguments"]))
-        values = record.step.values.unique("value_id", keep="first")
-        known = {value["value_id"]: value for value in values.iter_rows(named=True) if value["value_id"] in numbers}
-        return cls(row["name"], arguments, tuple(tensor_of(known[value]) for value in numbers))
+        if not numbers.keys() <= values.keys():
+            return None
+        return cls(row["name"], arguments, tuple(tensor_of(values[value]) for value in numbers))
 
     def chosen_by(self) -> Call | None:
         """The call of torch's own that leads to this operator, where settings decide; else None."""
@@ -136,7 +136,7 @@ def _shape(argument: Any) -> Any:
     return list(_mentioned(argument))
 
 
-def tensor_of(row: dict[str, Any]) -> Tensor:
+def tensor_of(row: Mapping[str, Any]) -> Tensor:
     """The tensor of a row of the VALUES table."""
     return Tensor(
         shape=tuple(row["shape"]), stride=tuple(row["stride"]), dtype=row["dtype"], device=row["device"] or "cpu",

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 import msgspec
-import polars as pl
 
-from magneton_dist.detect.regions.records import StepRecord
 from magneton_dist.diagnosis.kept import OF_OPERATORS, told
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.operators import Diagnosis, Investigation, differing_arguments
 from magneton_dist.diagnosis.paths import parted_words
-from magneton_dist.diagnosis.recorded import Recorded
+from magneton_dist.diagnosis.recorded import Sides
 from magneton_dist.diagnosis.waits import cause_of_shadow, cause_of_straggling
-from magneton_dist.errors import RecordError
-from magneton_dist.records.audit import Audit, Finding, OperatorsAt, Place, RegionResult
-from magneton_dist.records.store import RankRecord, RunRecord, rank_folder
+from magneton_dist.records.audit import Audit, Finding, Place, RegionResult
 
 MOST_COMPARED = 10  # findings whose operators' arguments are compared
 LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
 Say = Callable[[str], None]
-Runs = Mapping[str, Mapping[int, RunRecord]]
 
 
 def with_waits(audit: Audit) -> Audit:
@@ -33,13 +27,12 @@ def with_waits(audit: Audit) -> Audit:
     return msgspec.structs.replace(audit, findings=findings)
 
 
-def with_arguments(audit: Audit, runs: Runs) -> Audit:
+def with_arguments(audit: Audit, sides: Sides) -> Audit:
     """`audit` with the arguments of operators that differ, as evidence of the costliest findings on operators."""
-    steps: dict[tuple[str, int, int, int], Recorded] = {}
     findings = []
     for number, finding in enumerate(audit.findings):
         if number < MOST_COMPARED and finding.kind in OF_OPERATORS and len(finding.where.operators) == 2:
-            one, other = (recorded(name, at, runs, steps) for name, at in finding.where.operators.items())
+            one, other = (sides.read(name, at) for name, at in finding.where.operators.items())
             differ = differing_arguments(one, other)
             if differ:
                 finding = msgspec.structs.replace(
@@ -49,12 +42,12 @@ def with_arguments(audit: Audit, runs: Runs) -> Audit:
     return msgspec.structs.replace(audit, findings=findings)
 
 
-def explained(finding: Finding, runs: Runs, laboratory: Laboratory, say: Say = lambda _: None) -> Finding:
+def explained(finding: Finding, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None) -> Finding:
     """`finding` with its cause, as far as one was found, and what was tried.
 
     Args:
         finding: of an audit.
-        runs: records of the audit, by variant and number of the repeat.
+        sides: reads what the finding points to.
         laboratory: where fresh processes come from; when its time is over, what was found until then counts.
         say: is told what happens.
 
@@ -65,11 +58,11 @@ def explained(finding: Finding, runs: Runs, laboratory: Laboratory, say: Say = l
         lines = finding.diagnosis or [f"findings of kind {finding.kind} have no cause that can be flipped"]
         return msgspec.structs.replace(finding, diagnosis=lines)
     cheap = next((name for name in finding.where.operators if name != finding.variant), None)
-    return told(finding, _investigated(finding.where, cheap, runs, laboratory, say))
+    return told(finding, _investigated(finding.where, cheap, sides, laboratory, say))
 
 
 def explained_region(
-    region: RegionResult, audit: Audit, runs: Runs, laboratory: Laboratory, say: Say = lambda _: None
+    region: RegionResult, audit: Audit, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None
 ) -> Finding:
     """A finding of kind `knob` on a region that no finding is about; it counts only if it is `worth_telling`.
 
@@ -80,7 +73,7 @@ def explained_region(
     """
     stack = next((stacks for side in region.sides.values() for stacks in side.stacks), [])
     place = Place(what=", ".join(region.phases), stack=stack, operators=region.operators)
-    found = _investigated(place, None, runs, laboratory, say)
+    found = _investigated(place, None, sides, laboratory, say)
     times = found.cause.seconds if found.cause is not None else {}
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
@@ -107,21 +100,21 @@ def worth_telling(finding: Finding) -> bool:
     return finding.proof == "proved" and len(times) == 2 and max(times) >= LEAST_RATIO * min(times)
 
 
-def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Laboratory, say: Say) -> Diagnosis:
+def _investigated(where: Place, cheap: str | None, sides: Sides, laboratory: Laboratory, say: Say) -> Diagnosis:
     if len(where.operators) != 2:
         return Diagnosis(lines=["its operators are not in the record"])
     from magneton_dist.tracer.knobs import ENVIRONMENT
 
-    one, other = (recorded(name, at, runs) for name, at in where.operators.items())
+    one, other = (sides.read(name, at) for name, at in where.operators.items())
     line = where.stack[0].rpartition(" ")[0] if where.stack else ""
     investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say)
-    commands = [runs[name][at.repeat].manifest.command for name, at in where.operators.items()]
-    if commands[0] != commands[1]:
-        mine, theirs = (words or "nothing" for words in parted_words(*commands))
+    manifests = [sides.run(name, at).manifest for name, at in where.operators.items()]
+    if manifests[0].command != manifests[1].command:
+        mine, theirs = (words or "nothing" for words in parted_words(manifests[0].command, manifests[1].command))
         investigation.found.lines.append(
             f"command lines: {mine} only in {one.name}, {theirs} only in {other.name}"
         )
-    nodes = {rank.node for at_name in where.operators for run in runs[at_name].values() for rank in run.manifest.ranks}
+    nodes = {rank.node for manifest in manifests for rank in manifest.ranks}
     if nodes and os.uname().nodename not in nodes:
         text = f"counterfactual: made on {os.uname().nodename}, the job ran on {', '.join(sorted(nodes)[:4])}"
         investigation.found.lines.append(text)
@@ -130,28 +123,3 @@ def _investigated(where: Place, cheap: str | None, runs: Runs, laboratory: Labor
     except OutOfTimeError as error:
         investigation.found.lines.append(str(error))
         return investigation.found
-
-
-def recorded(
-    name: str, at: OperatorsAt, runs: Runs, known: dict[tuple[str, int, int, int], Recorded] | None = None
-) -> Recorded:
-    """One side of a finding, out of its record; `known` keeps traced steps for the next finding."""
-    key = (name, at.repeat, at.rank, at.step)
-    if known is not None and key in known:
-        return replace(known[key], ops=_places(known[key].record, at))
-    run = runs.get(name, {}).get(at.repeat)
-    if run is None:
-        raise RecordError("is not in the record", where=f"{name} repeat {at.repeat}", do="run the audit again")
-    record = RankRecord(rank_folder(run.folder, at.rank))
-    step = StepRecord.of(record, at.step, origin=(at.repeat, at.rank))
-    side = Recorded(name, dict(record.table("knobs").iter_rows()), step, _places(step, at))
-    if known is not None:
-        known[key] = side
-    return side
-
-
-def _places(step: StepRecord, at: OperatorsAt) -> list[int]:
-    """Where these operators are in the graph of their step."""
-    wanted = pl.DataFrame({"op_id": at.op_ids}, schema={"op_id": pl.Int64})
-    rows = step.ops.select("op_id").with_row_index("place").join(wanted, on="op_id", how="semi")
-    return rows["place"].to_list()

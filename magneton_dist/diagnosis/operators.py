@@ -224,22 +224,23 @@ def candidates(a: Recorded, b: Recorded) -> Iterator[Pair]:
             yield Pair(steps[0], steps[1], 0.0)
     names_a, names_b = ([side.record.ops["name"][op] for op in side.ops] for side in (a, b))
     for mine, theirs in ((a, names_b), (b, names_a)):
-        for op in mine.ops:
+        for place, op in enumerate(mine.ops):
             if mine.record.ops["name"][op] not in theirs:
-                chosen = Call.of(mine.record, op).chosen_by()
+                call = mine.call(place)
+                chosen = None if call is None else call.chosen_by()
                 if chosen is not None:
                     yield Pair(chosen, chosen, 0.0)
                     break
     pairs: dict[tuple[str, ...], Pair] = {}
     blocks = SequenceMatcher(None, names_a, names_b, autojunk=False).get_matching_blocks()
     for i, j in ((block.a + k, block.b + k) for block in blocks for k in range(block.size)):
-        calls = Call.of(a.record, a.ops[i]), Call.of(b.record, b.ops[j])
-        if not calls[0].operator.startswith("aten.") or not comparable(*calls):
+        one, other = a.call(i), b.call(j)
+        if one is None or other is None or not one.operator.startswith("aten.") or not comparable(one, other):
             continue
         seconds = abs(a.seconds(i) - b.seconds(j))
-        key = tuple(map(repr, calls))
+        key = repr(one), repr(other)
         if key not in pairs or pairs[key].seconds < seconds:
-            pairs[key] = Pair(*calls, seconds)
+            pairs[key] = Pair(one, other, seconds)
     yield from sorted(pairs.values(), key=lambda pair: -pair.seconds)
 
 

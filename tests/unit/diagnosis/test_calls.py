@@ -52,3 +52,14 @@ def test_attention_is_made_again_by_the_call_that_chooses():
     options = {argument["name"]: argument["value"] for argument in chosen.arguments[3:]}
     assert options == {"dropout_p": 0.0, "is_causal": True, "scale": 0.5}
     assert convolution(IMAGE).chosen_by() is None
+
+
+def test_a_call_is_read_from_its_row_with_tensors_numbered_by_first_mention():
+    value = {"shape": [2, 3], "stride": [3, 1], "dtype": "float32", "device": "cpu", "offset": 0, "role": "activation"}
+    row = {"name": "aten.addmm.default", "arguments": '[{"v":9},{"v":4},{"v":9},{"name":"beta","value":2}]'}
+    call = Call.of(row, {4: value | {"role": "parameter"}, 9: value})
+    assert call is not None
+    assert call.arguments == ({"v": 0}, {"v": 1}, {"v": 0}, {"name": "beta", "value": 2})
+    assert [tensor.parameter for tensor in call.tensors] == [False, True]
+    assert call.tensors[0].layout == "contiguous"
+    assert Call.of(row, {4: value}) is None
