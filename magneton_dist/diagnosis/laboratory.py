@@ -81,7 +81,7 @@ class Laboratory:
         if len(self._zygotes) >= MOST_ZYGOTES:
             _end(self._zygotes.pop(next(iter(self._zygotes))))
         zygote = subprocess.Popen(
-            [sys.executable, "-m", "magneton_dist.diagnosis.zygote"],
+            [sys.executable, "-P", "-m", "magneton_dist.diagnosis.zygote"],
             env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
