@@ -225,7 +225,7 @@ def _events(start: Ints, end: Ints, held: NDArray[np.bool_]) -> list[tuple[int, 
 
 def own_steps(p: Pace) -> Floats:
     """(calls + 1,) own work before the first call, between the starts of each two, and after the last, ns."""
-    return np.diff(np.concatenate([[0.0], p.start, [max(p.total, *p.start[-1:])]]))
+    return np.diff(np.concatenate([[0.0], p.start, [max([p.total, *p.start[-1:]])]]))
 
 
 def at_pace(p: Pace, steps: Floats) -> Pace:

@@ -46,6 +46,14 @@ def lengths(schedule: Schedule, *changes: dict[int, Pace]) -> list[float]:
     return (schedule.run([{}, *changes]).length / MS).tolist()
 
 
+def test_a_rank_without_calls(paces: Any) -> None:
+    (alone,) = paces(8, [("kernel", 0, 6)])
+    assert (own_steps(alone) / MS).tolist() == [6]
+    quick = at_pace(alone, np.array([2.0]) * MS)
+    assert quick.start.size == 0
+    assert lengths(Schedule([alone]), {0: quick}) == [6, 2]
+
+
 def test_a_slow_rank_and_its_median(paces: Any) -> None:
     # ranks compute 6, 2 and 2 ms, then all reduce for 1 ms and compute 1 ms
     first, *others = paces(
