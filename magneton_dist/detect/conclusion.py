@@ -184,6 +184,7 @@ def _rank(rank: int, repeats: list[RankSummary]) -> RankResult:
         collectives=round(float(np.mean([s.collectives for s in repeats]))),
         exit_code=max((s.exit_code for s in repeats if s.exit_code is not None), key=abs, default=None),
         idle_s=host.idle_seconds(repeats),
+        unjoined_s=float(np.mean([s.unjoined_s for s in repeats])),
     )
 
 

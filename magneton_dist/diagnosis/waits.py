@@ -77,7 +77,7 @@ def cause_of_straggling(finding: Finding, audit: Audit) -> Diagnosis:
     told = f"records: in a step, rank {culprit.rank}: {mine}; its peers: {peers}"
     if whole <= 0 or more[most] < TELLING * whole:
         return Diagnosis(lines=[told, "no cause: nothing stands out in what the late rank does"])
-    kind = _kind(most, mine, peers, on_gpu=culprit.device.startswith("GPU"))
+    kind = _kind(most, mine, peers, on_gpu=culprit.device != "cpu")
     name = {
         "data": f"rank {culprit.rank} has more data in a step",
         "stall": f"the host of rank {culprit.rank} stalls between operators",

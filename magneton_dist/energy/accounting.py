@@ -20,6 +20,7 @@ from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.manifest import RankRun
 from magneton_dist.timeline.carry import carry_shares
 from magneton_dist.timeline.gpu_states import CAPTURE_MARK
+from magneton_dist.timeline.intervals import Ints, intersect, intervals, length
 from magneton_dist.timeline.states import CPU, rank_states
 from magneton_dist.timeline.sums import waits
 from magneton_dist.timeline.window import Window
@@ -96,7 +97,8 @@ def account(
     steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
     host_times = host_times.filter(pl.col("step").is_in(steps["step"].implode()))
     units, unit = _units(steps)
-    notes = list(energy.notes)
+    # where nobody could measure, the meter's own words say so
+    notes = [] if rank.meter is not None and rank.meter.provenance == "unmeasured" else list(energy.notes)
     if not rank.distributed:
         notes.append("never initialised torch.distributed: audited by itself, without collectives")
     notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]
@@ -117,6 +119,7 @@ def account(
         energy_kind=_kind(rank, supply),
         energy_source=rank.meter.source if rank.meter else "no meter",
         unmeasured_s=energy.unmeasured_s,
+        unjoined_s=_unjoined_s(tables["activities"], timeline.states),
         steps=steps.height,
         units=units,
         unit=unit,
@@ -130,6 +133,16 @@ def account(
         notes=tuple(notes),
     )
     return RankAccount(summary, timeline.states, power)
+
+
+def _unjoined_s(activities: pl.DataFrame, states: pl.DataFrame) -> float:
+    """Seconds of unresolved time in which a collective was on the device."""
+    open_ = _spans(states.filter(pl.col("activity") == "unresolved"))
+    return length(intersect(open_, _spans(activities.filter(pl.col("kind") == "collective")))) / 1e9
+
+
+def _spans(rows: pl.DataFrame) -> Ints:
+    return intervals(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
 
 
 def _compute_j_per_step(states: Mapping[str, StateShare], steps: int) -> float | None:

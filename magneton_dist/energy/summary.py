@@ -49,6 +49,7 @@ class RankSummary:
         counter_j: the same total by the energy counter.
         energy_kind, energy_source: provenance of the joules, and the meter in words.
         unmeasured_s: time without power readings, s.
+        unjoined_s: of the unresolved time, in which collectives ran alone on the device whose peers are not known, s.
         steps, units, unit: work done; units are tokens or samples, None when the script does not say.
         contention: share of wanted CPU time spent waiting for a core.
         collectives: calls seen.
@@ -74,6 +75,7 @@ class RankSummary:
     energy_kind: EnergyKind
     energy_source: str
     unmeasured_s: float = 0.0
+    unjoined_s: float = 0.0
     steps: int = 0
     units: float | None = None
     unit: str | None = None

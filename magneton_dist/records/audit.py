@@ -40,7 +40,7 @@ class RankResult(msgspec.Struct, frozen=True):
     """One rank of one variant, means over its repeats. `states` keys read ``phase/activity``.
 
     `idle_s` says why its device idled, of traces only: loader, host (it had launched nothing), launch (launched, not
-    yet begun), unknown.
+    yet begun), unknown. `unjoined_s` is the part of the unresolved time in which only collectives ran on the device.
     """
 
     rank: int
@@ -54,6 +54,7 @@ class RankResult(msgspec.Struct, frozen=True):
     collectives: int = 0
     exit_code: int | None = None
     idle_s: dict[str, float] = {}
+    unjoined_s: float = 0.0
 
 
 class VariantResult(msgspec.Struct, frozen=True):

@@ -124,6 +124,7 @@ def idle_sentence(variant: VariantResult) -> str:
     total = sum(states.values()) or 1.0
     parts = [f"{_IDLE[kind]} {percent(causes[kind] / total)}" for kind in _IDLE if causes.get(kind)]
     communicating = sum(states.get(name, 0.0) for name in ("overlap", "transfer", "wait"))
+    communicating += sum(rank.unjoined_s for rank in variant.ranks)  # not hidden, if not known whether it waited
     hidden = ""
     if communicating:
         share = percent(states.get("overlap", 0.0) / communicating)

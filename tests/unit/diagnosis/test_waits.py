@@ -42,6 +42,7 @@ def finding(kind: str, number: int) -> Finding:
         (rank(1, 2.0, contention=0.5), "busy host"),  # 1.0 s of computing, 1.0 s without a core
         (rank(1, 1.0, idle_s=0.9), "stall"),
         (rank(1, 1.0, idle_s=0.9, device="GPU-1"), "late launch"),
+        (rank(1, 1.0, idle_s=0.9, device="cuda:1"), "late launch"),  # as a trace names it
     ],
 )
 def test_what_the_late_rank_does_more_is_the_cause(late: RankResult, kind: str):

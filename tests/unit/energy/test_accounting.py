@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from magneton_dist.energy.accounting import Supply, account
-from magneton_dist.records.manifest import RankRun
+from magneton_dist.records.manifest import MeterUsed, RankRun
 from magneton_dist.records.schema import POWER, TABLES
 from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
 from magneton_dist.timeline.window import Window
@@ -27,6 +27,26 @@ def tables(second: str) -> dict[str, pl.DataFrame]:
     rows = [("kernels", 10 * MS, detail)]
     found["marks"] = pl.DataFrame(rows, schema=TABLES["marks"].schema, orient="row")
     return found
+
+
+def test_a_collective_whose_peers_are_not_known_is_exposed_all_the_same() -> None:
+    # a kernel for 4 ms, a collective from 3 to 8 ms of the captured 10 ms, of a rank whose peer left no record
+    made = tables("kernels")
+    ran = [("GPU-0", 7, "kernel", "gemm", 0, 4 * MS, None), ("GPU-0", 8, "collective", "nccl", 3 * MS, 8 * MS, None)]
+    made["activities"] = pl.DataFrame(ran, schema=TABLES["activities"].schema, orient="row")
+    marks = [("kernels", 10 * MS, json.dumps({"start_ns": 0, "activities": 2}))]
+    made["marks"] = pl.DataFrame(marks, schema=TABLES["marks"].schema, orient="row")
+    joined = join_arrivals([own_arrivals(made["collectives"], 0)], {})
+    nothing = MeterUsed("null", "unmeasured", "unmeasured: nobody could")
+    found = account(
+        RankRun(0, 0, "a", device="GPU-0", meter=nothing), made, joined.of(0), Window(0, 10 * MS, None),
+        Supply(None, POWER.empty()),
+    ).summary  # fmt: skip
+    assert {key: share.s for key, share in found.states.items()} == pytest.approx(
+        {"working/compute": 3e-3, "working/overlap": 1e-3, "working/unresolved": 4e-3, "working/idle": 2e-3}
+    )
+    assert found.unjoined_s == pytest.approx(4e-3)
+    assert found.notes == ()  # that there is no meter is said once, by its own words
 
 
 def accounted(second: str) -> tuple[dict[str, tuple[float, float | None]], tuple[str, ...]]:

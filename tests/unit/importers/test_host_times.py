@@ -86,6 +86,22 @@ def test_a_busy_device_is_silent(write: Any, make: Any, tmp_path: Path) -> None:
     assert audit_traces([write(events)], tmp_path / "runs").audit.findings == []
 
 
+def test_communication_that_nobody_knows_the_peers_of_is_not_hidden(write: Any, make: Any, tmp_path: Path) -> None:
+    # the first of two ranks: 40 us of its collective lie under compute, 60 us do not
+    reduce = make.kernel(
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 40, 100, 2, stream=9,
+        **{"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Group size": 2},
+    )  # fmt: skip
+    events = [
+        make.step(0, 0, 200), make.launch(1, 0), make.kernel("gemm", 1, 79, 1), make.launch(2, 5), reduce,
+        make.launch(3, 6), make.kernel("gemm", 150, 50, 3),
+    ]  # fmt: skip
+    info = {"rank": 0, "world_size": 2}
+    variant = audit_traces([write(events, distributedInfo=info)], tmp_path / "runs").audit.variants["trace"]
+    assert variant.ranks[0].unjoined_s == pytest.approx(60e-6)
+    assert idle_sentence(variant).startswith("40 % of the time in collectives is hidden behind compute.")
+
+
 def test_the_report_says_why(trace: Path, tmp_path: Path) -> None:
     variant = audit_traces([trace], tmp_path / "runs").audit.variants["trace"]
     idle = {"host": 6e-6, "launch": 48e-6, "loader": 6e-6, "unknown": 10e-6}
