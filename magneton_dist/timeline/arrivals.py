@@ -9,8 +9,9 @@ a reduce or gather for the last sender, a receive for its send; the other side o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -257,13 +258,24 @@ def _groups(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _notes(groups: pl.DataFrame) -> list[str]:
-    """One line per group that was matched by less than its sequence or had calls refused."""
-    notes = []
+    """How calls were matched where not by their sequence, and why some have no wait: a line for all groups alike."""
+    matched: dict[str, list[dict[str, Any]]] = {}
+    refused: dict[str, list[dict[str, Any]]] = {}
     for g in groups.iter_rows(named=True):
-        group = "calls without a group" if g["group"] is None else f"group {g['group']!r}"
-        name = f"{group} ({g['ranks']} of {g['group_size']} ranks)"
         if g["matched"] not in ("sequence", "none"):
-            notes.append(f"{name}: calls matched by {g['matched']}, confidence {g['confidence']:.2f}")
+            matched.setdefault(f"calls matched by {g['matched']}, confidence {g['confidence']:.2f}", []).append(g)
         if g["refused"]:
-            notes.append(f"{name}: no wait for {g['refused']} of {g['calls']} calls: {g['reason']}")
+            refused.setdefault(g["reason"], []).append(g)
+    notes = [f"{_named(alike)}: {how}" for how, alike in matched.items()]
+    for reason, alike in refused.items():
+        lost, calls = (sum(g[count] for g in alike) for count in ("refused", "calls"))
+        notes.append(f"{_named(alike)}: no wait for {lost:,} of {calls:,} calls: {reason}")
     return notes
+
+
+def _named(groups: Sequence[dict[str, Any]]) -> str:
+    """The first of these groups, and how many more there are."""
+    first = groups[0]
+    group = "calls without a group" if first["group"] is None else f"group {first['group']!r}"
+    more = f" and {len(groups) - 1:,} more" if len(groups) > 1 else ""
+    return f"{group} ({first['ranks']} of {first['group_size']} ranks){more}"

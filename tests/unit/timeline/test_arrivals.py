@@ -298,6 +298,21 @@ def test_order_does_not_survive_a_hole(rank: Any, run: Any) -> None:
     assert "holes" in joined.groups["reason"][0]
 
 
+def test_groups_alike_are_noted_in_one_line(rank: Any, run: Any) -> None:
+    # by order in 40 groups of both ranks; of another 3 ranks, one of which left no record, 2 calls each of 5 groups
+    a, b = rank(0), rank(1)
+    for r in (a, b):
+        for n in range(40):
+            r.call(100 * n, 100 * n + 50, seq=None, group=f"pair {n}")
+        for n in range(5):
+            r.call(10_000 + 100 * n, 10_000 + 100 * n + 50, seq=n, size=3, group=f"three {n}")
+    joined = run([a, b]).joined
+    assert joined.groups.height == 45
+    order, lost = joined.notes
+    assert order == "group 'pair 0' (2 of 2 ranks) and 39 more: calls matched by order, confidence 0.80"
+    assert lost.startswith("group 'three 0' (2 of 3 ranks) and 4 more: no wait for 10 of 10 calls: ")
+
+
 def test_sizes_pair_what_the_order_does_not(rank: Any, run: Any) -> None:
     # No sequence; the ranks issue the sizes 1 and 2 in opposite order.
     a, b = rank(0), rank(1)
