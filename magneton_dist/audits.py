@@ -24,6 +24,7 @@ from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
+from magneton_dist.detect.slow_workers import slow_workers
 from magneton_dist.diagnosis.explain import with_arguments, with_waits
 from magneton_dist.diagnosis.kept import remembered
 from magneton_dist.diagnosis.recorded import Sides
@@ -35,6 +36,7 @@ from magneton_dist.meters import Profile, load_profile
 from magneton_dist.pipeline import MODELLED, RunAnalysis, analyse, collect, gpu_uuids, join, open_sampler, summarise
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Manifest
+from magneton_dist.records.operations import read_operations
 from magneton_dist.records.store import MANIFEST, RunRecord, load
 from magneton_dist.reports.bands import RunBands
 from magneton_dist.reports.figures import ranks_text
@@ -273,7 +275,11 @@ def conclude_runs(
 
 
 def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:
-    """The audit with what its job would take if ranks, collectives or operations were as fast as the median."""
+    """The audit with what its job would take if ranks, collectives or operations were as fast as their like."""
+    operations = read_operations(done.record.folder)
+    if operations.height:
+        found, notes = slow_workers(done.manifest.variant, operations)
+        return msgspec.structs.replace(result, counterfactuals=found, notes=[*notes, *result.notes])
     ranks = {
         rank: RankRecorded(
             of_rank.summary, of_rank.states, done.record.ranks[rank].collectives, done.joined.joined.of(rank),

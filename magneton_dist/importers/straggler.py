@@ -14,7 +14,7 @@ import polars as pl
 
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.bytestream import DO, pieces
-from magneton_dist.timeline.replay import OPERATIONS
+from magneton_dist.records.operations import OPERATIONS
 
 MOST_BYTES = 1 << 30
 _STAGE = re.compile(r"PP rank (\d+)")

@@ -10,6 +10,7 @@ import polars as pl
 from magneton_dist.importers.calls import of_rank
 from magneton_dist.importers.record import VARIANT
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
+from magneton_dist.records.operations import write_operations
 from magneton_dist.records.schema import ACTIVITIES, I32, I64, MARKS, STEPS, STR, TABLES
 from magneton_dist.records.store import write_manifest, write_rank
 
@@ -23,16 +24,19 @@ _OPS = {
 }  # fmt: skip
 
 
-def write_workers(operations: pl.DataFrame, run: Path, *, name: str, started: str, meter: MeterUsed) -> Manifest:
+def write_workers(
+    operations: pl.DataFrame, run: Path, *, name: str, started: str, meter: MeterUsed, dropped: int = 0
+) -> Manifest:
     """Write the record.
 
     Args:
-        operations: schema `timeline.replay.OPERATIONS`.
+        operations: schema `records.operations.OPERATIONS`.
         run: folder of the run, not there yet.
         name, started: of the audit.
         meter: of every worker.
+        dropped: operations that the timeline has and these lack, for their negative durations.
     """
-    replicas = int(operations["dp"].n_unique())
+    replicas = int(operations["dp"].to_numpy().max()) + 1
     numbered = operations.with_columns((pl.col("stage") * replicas + pl.col("dp")).alias("rank"))
     groups = _groups(numbered)
     ranks = []
@@ -51,8 +55,10 @@ def write_workers(operations: pl.DataFrame, run: Path, *, name: str, started: st
         ranks.append(RankRun(rank, 0, HOST, device=device, meter=meter))
     manifest = Manifest(
         audit=name, variant=VARIANT, repeat=0, started=started, world_size=max(r.rank for r in ranks) + 1, command=[],
-        exit_code=0, ranks=sorted(ranks, key=lambda r: r.rank), clocks={HOST: Clock()}, versions={},
+        exit_code=0, disturbed=[f"dropped {dropped} operation(s) with negative durations"] if dropped else [],
+        ranks=sorted(ranks, key=lambda r: r.rank), clocks={HOST: Clock()}, versions={},
     )  # fmt: skip
+    write_operations(run, operations)
     write_manifest(run, manifest)
     return manifest
 

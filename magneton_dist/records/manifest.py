@@ -54,7 +54,7 @@ class Manifest(msgspec.Struct, frozen=True):
     clocks: dict[str, Clock]  # node -> clock
     versions: dict[str, str]
     seed: int | None = None
-    disturbed: list[str] = []  # other audits on the machine, throttling, ...
+    disturbed: list[str] = []  # other audits on the machine, throttling, what an import dropped, ...
     missing: list[str] = []  # ranks, records or meters that did not arrive, in words
     stopped: bool = False  # ended on purpose by stop_after_steps
     schema_version: int = SCHEMA_VERSION

@@ -19,20 +19,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from magneton_dist.errors import RecordError
-from magneton_dist.records.schema import BOOL, I64, STR, Column, Table
 
 Floats = NDArray[np.float64]
-
-OPERATIONS = Table("operations", "one operation of one worker of a pipeline-parallel job", {
-    "step": Column(I64, "", "step"),
-    "dp": Column(I64, "", "data-parallel rank of the worker"),
-    "stage": Column(I64, "", "pipeline stage of the worker"),
-    "op": Column(STR, "", "forward-compute, forward-send, grads-reduce-scatter, ..."),
-    "start_ns": Column(I64, "ns", "start"),
-    "end_ns": Column(I64, "ns", "end"),
-    "call": Column(STR, "", "equal for the members of one communication within a step; null: runs alone"),
-    "message": Column(BOOL, "", "from one stage to the next, or back"),
-})
 
 
 @dataclass(frozen=True)
@@ -47,7 +35,7 @@ class Replay:
     """The steps of a job, to be run again.
 
     Args:
-        operations: schema `OPERATIONS`, in any order.
+        operations: schema `records.operations.OPERATIONS`, in any order.
 
     Attributes:
         durations_s: of each operation; of a communication from when its last member has come.

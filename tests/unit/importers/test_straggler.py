@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from magneton_dist import audits
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.straggler import is_timeline, read_timeline
 from magneton_dist.records.store import RunRecord
@@ -126,6 +127,26 @@ def test_a_timeline_is_audited_with_waits_and_slowdown(small: Path, tmp_path: Pa
         "operation backward-compute": ("operation", pytest.approx(5), pytest.approx(1)),
     }
     assert validate(RunRecord(outcome.folder / "trace" / "0")) == []
+    # what the record says later is what it said first
+    assert audits.audit(outcome.folder).audit == outcome.audit
+
+
+def test_what_was_dropped_is_said_again(small: Path, tmp_path: Path) -> None:
+    events = json.loads(small.read_text())
+    bad = {**events[0], "ts": 20e6, "dur": -5.0}
+    small.write_text(json.dumps([bad, *events]))
+    outcome = audit_traces([small], tmp_path / "runs")
+    for audit in (outcome.audit, audits.audit(outcome.folder).audit):
+        assert "trace: dropped 1 operation(s) with negative durations" in audit.notes
+
+
+def test_a_data_parallel_rank_that_left_nothing_is_missing_not_another(small: Path, tmp_path: Path) -> None:
+    # ranks 0 and 1 are numbered 0 and 2: worker (stage 1, rank 0) must not become (stage 0, rank 3)
+    events = json.loads(small.read_text())
+    small.write_text(json.dumps([{**e, "pid": 2 * e["pid"]} for e in events]))
+    audit = audit_traces([small], tmp_path / "runs").audit
+    assert [rank.rank for rank in audit.variants["trace"].ranks] == [0, 2, 3, 5]
+    assert audit.missing == ["rank 1: no record", "rank 4: no record"]
 
 
 def test_two_jobs_are_refused(small: Path, tmp_path: Path) -> None:

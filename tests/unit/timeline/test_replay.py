@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from magneton_dist.errors import RecordError
-from magneton_dist.timeline.replay import OPERATIONS, Replay
+from magneton_dist.records.operations import OPERATIONS
+from magneton_dist.timeline.replay import Replay
 
 S = 1_000_000_000
 
