@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ from magneton_dist.reports.bands import RunBands
 from magneton_dist.reports.figures import ranks_text
 
 SETTINGS = "settings.json"
+STANDS_IN = "h200"  # profile of a device that nobody modelled: what an idle one would draw
 FEW_RANKS = 8  # that are named one by one
 
 Runs = Mapping[str, Mapping[int, RunRecord]]
@@ -245,14 +247,15 @@ def conclude_runs(
         analysed: runs by variant and repeat that need not be analysed again.
         run_all: does work in several processes at once; default: in this one.
     """
+    watts, assumed = (settings.profile, []) if settings.profile else _watts_of(facts)
     result = conclude(
         settings.name,
         settings.started,
         facts,
         settings.baseline,
         settings.compare,
-        settings.profile or load_profile("h200"),
-        notes=notes,
+        watts,
+        notes=[*notes, *assumed],
         missing=missing,
         # not the runs' own ranks, which keep every table that was read
         load=RecordedSteps({v: {repeat: run.folder for repeat, run in r.items()} for v, r in runs.items()}),
@@ -272,6 +275,18 @@ def conclude_runs(
     result = msgspec.structs.replace(result, settings=differences(knobs), notes=[*result.notes, *advised])
     result = with_arguments(with_waits(result), Sides(runs))
     return Outcome(remembered(result, folder), folder, bands)
+
+
+def _watts_of(facts: Mapping[str, Sequence[RunFacts]]) -> tuple[Profile, list[str]]:
+    """The profile that most ranks were modelled with, an H200's where none was; what it stands in for, in words."""
+    meters = [rank.meter for of_variant in facts.values() for f in of_variant for rank in f.manifest.ranks]
+    named = Counter(m.name.removeprefix(MODELLED) for m in meters if m is not None and m.provenance == "modelled")
+    if not named:
+        return load_profile(STANDS_IN), []
+    (most, _), *others = named.most_common()
+    told = "ranks were modelled as {}; findings and ranges take the watts of {} for them"
+    notes = [told.format(name, most) for name, _ in others]
+    return load_profile(most), notes
 
 
 def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:

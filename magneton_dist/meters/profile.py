@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from magneton_dist.errors import ConfigError, InputError
 from magneton_dist.meters.sensor import Sensor
@@ -44,18 +45,41 @@ class Profile(_Strict):
     Attributes:
         name: short name.
         device: what it is a model of.
+        names: regular expression for the names, as drivers report them, of the devices that it is a model of; case
+            does not matter. Empty where it is chosen by name or file only.
         caution: what its figures must not be taken for.
         watts: by device state.
-        operators: by class of operator; empty when the profile has none.
+        operators: by class of operator; a class without figures of its own has those of computing as a whole.
         sensor: of the meter that measured them (`calibrate`); None in a profile from publications.
     """
 
     name: str
     device: str
+    names: str = ""
     caution: str
     watts: dict[StateKey, Watts]
     operators: dict[OperatorKey, Watts] = Field(default_factory=dict)
     sensor: Sensor | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _every_class(cls, given: Any) -> Any:
+        match given:
+            case {"watts": {"compute": {"source": str(source), **figures}}} if isinstance(
+                own := given.get("operators", {}), dict
+            ):
+                whole = {**figures, "source": f"no figure of its own, so that of computing: {source}"}
+                return {**given, "operators": {**dict.fromkeys(get_args(OperatorKey), whole), **own}}
+        return given
+
+    @field_validator("names")
+    @classmethod
+    def _regular(cls, names: str) -> str:
+        try:
+            re.compile(names)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return names
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:
@@ -112,6 +136,15 @@ def load_profile(spec: str) -> Profile:
         first = error.errors()[0]
         where = ": ".join([str(path), *(str(part) for part in first["loc"])])
         raise ConfigError(first["msg"], where=where, do="compare it with the h200 profile") from error
+
+
+def profile_of(device: str) -> Profile | None:
+    """The profile of the device with this name (``Tesla V100-SXM2-16GB``); None where nobody published its watts."""
+    for path in sorted(PROFILES.glob("*.yaml")):
+        profile = load_profile(path.stem)
+        if profile.names and re.search(profile.names, device, re.IGNORECASE):
+            return profile
+    return None
 
 
 @cache

@@ -64,6 +64,16 @@ def test_last_arriver_and_wait_of_every_collective_on_every_rank(analysis: RunAn
     assert (wait[:, 0] // 1000).tolist() == [d - min(DURATIONS_0) for d in DURATIONS_0]
 
 
+def test_the_energy_is_that_of_eight_v100(dlrm: Outcome) -> None:
+    watts = {"wait": 66, "transfer": 88, "compute": 220, "overlap": 220, "idle": 49}  # W, of profiles/v100.yaml
+    watts["unresolved"] = (49 + 220) / 2
+    assert dlrm.audit.energy_kind == "modelled"
+    assert "NVIDIA V100 by state, profile v100, for Tesla V100-SXM2-32GB" in dlrm.audit.energy_source
+    for rank in dlrm.audit.variants["trace"].ranks:
+        by_hand = sum(share.s * watts[state.partition("/")[2]] for state, share in rank.states.items())
+        assert rank.energy_j == pytest.approx(by_hand)
+
+
 def test_states_add_up_to_the_window(dlrm: Outcome) -> None:
     for rank in dlrm.audit.variants["trace"].ranks:
         total = sum(share.s for share in rank.states.values())

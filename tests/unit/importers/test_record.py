@@ -143,7 +143,7 @@ def test_no_trace_at_all(tmp_path: Path) -> None:
 
 
 def test_devices_without_published_watts_are_unmeasured(job: Any, tmp_path: Path) -> None:
-    folder = job(device="NVIDIA A100-SXM4-80GB")
+    folder = job(device="NVIDIA A100 80GB PCIe")
     outcome = traces.audit_traces([folder], tmp_path / "runs")
     assert outcome.audit.energy_kind == "unmeasured"
     assert [rank.energy_j for rank in outcome.audit.variants["trace"].ranks] == [None] * 3
@@ -152,6 +152,26 @@ def test_devices_without_published_watts_are_unmeasured(job: Any, tmp_path: Path
     assert "H200" in modelled.audit.energy_source
     assert "A100" in modelled.audit.energy_source
     assert outcome.folder != modelled.folder
+
+
+def test_a_rank_is_modelled_as_the_device_that_it_ran_on(job: Any, tmp_path: Path) -> None:
+    folder = job(device="NVIDIA A100-SXM4-80GB")
+    audit = traces.audit_traces([folder], tmp_path / "runs").audit
+    assert audit.energy_kind == "modelled"
+    assert "NVIDIA A100 SXM4 by state, profile a100, for NVIDIA A100-SXM4-80GB." in audit.energy_source
+    watts = {"wait": 91, "transfer": 121, "compute": 304, "overlap": 304, "idle": 80}  # W, of profiles/a100.yaml
+    for rank in audit.variants["trace"].ranks:
+        for state, share in rank.states.items():
+            assert share.j == pytest.approx(share.s * watts[state.partition("/")[2]])
+
+
+def test_what_a_wait_could_save_is_above_the_same_device_idling(tmp_path: Path) -> None:
+    shape = {"steps": 4, "calls": 4, "kernels": 2, "slow": 3}
+    folder = write_ranks(tmp_path / "many", 24, device="NVIDIA A100-SXM4-80GB", **shape)
+    audit = traces.audit_traces([folder], tmp_path / "runs").audit
+    (straggler,) = [f for f in audit.findings if f.kind == "straggler-wait"]
+    assert straggler.joules is not None
+    assert straggler.joules.mean == pytest.approx(straggler.seconds * (91 - 80))  # W of profiles/a100.yaml
 
 
 def test_processes_read_what_one_process_reads(job: Any, tmp_path: Path, monkeypatch: Any) -> None:
