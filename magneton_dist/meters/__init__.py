@@ -86,6 +86,7 @@ def _named(spec: str, device: str) -> Meter:
 
 
 def _auto(device: str) -> tuple[Meter, str]:
+    model = ""
     try:
         if device == "cpu":
             return RaplMeter(), "auto: the run uses no GPU and RAPL is readable"
@@ -93,7 +94,13 @@ def _auto(device: str) -> tuple[Meter, str]:
         if meter.provenance == "measured":
             return meter, "auto: NVML reads this GPU"
         meter.close()
-        reason = meter.source
+        reason, model = meter.source, meter.model
     except MeterError as error:
         reason = str(error)
-    return _modelled(_FALLBACK, device), f"auto: modelled, because {reason}"
+    from magneton_dist.meters.profile import profile_of
+
+    known = profile_of(model)
+    if known is not None:
+        return ModelledMeter(known, device), f"auto: modelled as {model}, because {reason}"
+    stands_in = "" if device == "cpu" else f" in place of {model or 'a GPU that nothing names'}"
+    return _modelled(_FALLBACK, device), f"auto: modelled as {_FALLBACK}{stands_in}, because {reason}"

@@ -70,6 +70,7 @@ class NvmlMeter:
             self.device = uuid
             self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             self._mig = f"only a MIG slice of {uuid} is visible" if device.startswith("MIG-") else ""
+            self.model = (self._ask(nvml.nvmlDeviceGetName) or "GPU") + (" (MIG)" if self._mig else "")
             cap_w = self._power_cap_w()
             self._limit_w = 2 * cap_w if cap_w else _LIMIT_W
             self._counter = Counter(self._limit_w)
@@ -206,8 +207,7 @@ class NvmlMeter:
             "nvml-energy": "energy counter",
         }[self.sensor]
         driver = nvml.nvmlSystemGetDriverVersion()
-        model = self._ask(nvml.nvmlDeviceGetName) or "GPU"
-        return f"NVML {what}; {model}, driver {driver}" + (f"; {reason}" if reason else "")
+        return f"NVML {what}; {self.model}, driver {driver}" + (f"; {reason}" if reason else "")
 
 
 def visible_gpus(value: str | None, nvml: Any = pynvml) -> Visible:

@@ -41,6 +41,22 @@ def test_auto_models_a_gpu_that_tells_nothing_and_says_why(gpu):
     assert gpu.opened == 0
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "words"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "modelled:a100", "modelled as NVIDIA A100-SXM4-80GB, because"),
+        ("NVIDIA L4", "modelled:h200", "modelled as h200 in place of NVIDIA L4, because"),
+    ],
+)
+def test_auto_models_a_gpu_as_what_it_is_and_says_what_stands_in(gpu, monkeypatch, model, name, words):
+    for silent in ("GetFieldValues", "GetPowerUsage", "GetTotalEnergyConsumption"):
+        gpu.errors[f"nvmlDevice{silent}"] = 4
+    monkeypatch.setattr(gpu, "nvmlDeviceGetName", lambda handle: model)
+    meter, reason = open_meter("auto", GPU)
+    assert meter.name == name
+    assert words in reason
+
+
 def test_auto_takes_rapl_only_for_a_cpu_run(monkeypatch):
     monkeypatch.setattr(room, "RaplMeter", lambda: "rapl")
     monkeypatch.setattr(room, "NvmlMeter", unreadable)
