@@ -91,8 +91,7 @@ class Cupti:
         torch.cuda.synchronize()
         ahead_ns = self._ahead_ns()
         self._check("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
-        for kind in _KINDS:
-            self._cupti.cuptiActivityDisable(ctypes.c_int(kind))
+        self._disable()
         full, self._full = self._full, []
         base_ns = time.monotonic_ns() + ahead_ns  # as double, a time since the boot keeps no ns
         events = [event for address, valid in full for event in self._events(address, valid, base_ns)]
@@ -100,6 +99,18 @@ class Cupti:
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"baseTimeNanoseconds": base_ns, "dropped": dropped, "traceEvents": events}, file)
         return ahead_ns
+
+    def drop(self) -> None:
+        """Have no more records made, and forget those that were."""
+        self._disable()
+        self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(_FORCED))
+        full, self._full = self._full, []
+        for address, _ in full:
+            self._buffers.pop(address, None)
+
+    def _disable(self) -> None:
+        for kind in _KINDS:
+            self._cupti.cuptiActivityDisable(ctypes.c_int(kind))
 
     # --- buffers: called by CUPTI, on its threads ---
 

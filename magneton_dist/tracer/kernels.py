@@ -4,7 +4,7 @@ By torch.profiler (Kineto), or by CUPTI's own records. Both wait for the device 
 is on only where the configuration asks for it. Only device activities and their launches are asked for: no
 operators, no stacks. The trace is read outside the job; the `kernel_trace` mark says which file it is, when it began,
 and how far the clock of its times is ahead of the monotonic one.
-CUPTI has one subscriber: where another profiler is active, the step is left alone and a fault says so.
+Where the job has a profiler of its own, the step is left alone, or given up when that one begins, and a fault says so.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from magneton_dist.tracer.profilers import OtherProfilers
 from magneton_dist.tracer.spool import Spool
 
 MARK = "kernel_trace"
@@ -29,6 +30,9 @@ class Source(Protocol):
 
     def stop(self, path: str) -> int:
         """Wait for the device, write a trace in Kineto's form; returns how far its clock is ahead, ns."""
+
+    def drop(self) -> None:
+        """Capture no more; what was captured is lost."""
 
 
 class Kineto:
@@ -50,6 +54,11 @@ class Kineto:
         profiler.export_chrome_trace(path)
         return ahead_ns
 
+    def drop(self) -> None:
+        """See `Source`."""
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+
 
 class KernelCapture:
     """Captures the kernels of single steps.
@@ -70,6 +79,7 @@ class KernelCapture:
         self._start_ns = 0
         self._traces = 0
         self._broken = False
+        self._others = OtherProfilers(self._give_way)
 
     def wanted(self, measured: int) -> bool:
         """Is the step that comes as number `measured` after the warm-up one of them?"""
@@ -81,16 +91,17 @@ class KernelCapture:
             return False
         if not torch.cuda.is_initialized():
             return self._refuse("no GPU is in use: no kernels are captured")
-        if _profiled():
+        if self._others.active:
             self._spool.fault("kernels", "another profiler was active: steps meanwhile have no kernels")
             return False
         try:
-            if self._by == "cupti":
-                self._on = self._start_cupti()
-            if not self._on:
-                self._source = self._source or Kineto()
-                self._source.start()
-                self._on = True
+            with self._others.ours():
+                if self._by == "cupti":
+                    self._on = self._start_cupti()
+                if not self._on:
+                    self._source = self._source or Kineto()
+                    self._source.start()
+                    self._on = True
         except Exception as error:
             return self._refuse(f"no kernels are captured: {error}")
         self._start_ns = time.monotonic_ns()
@@ -106,7 +117,8 @@ class KernelCapture:
             name = f"kernels-{self._traces:06d}.json"
             path = os.path.join(self._folder, name)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            ahead_ns = self._source.stop(path)
+            with self._others.ours():
+                ahead_ns = self._source.stop(path)
             detail = {"file": name, "step": step, "start_ns": self._start_ns, "wall_ahead_ns": ahead_ns}
             self._spool.put("mark", MARK, time.monotonic_ns(), json.dumps(detail))
         except Exception as error:
@@ -125,15 +137,25 @@ class KernelCapture:
             return False
         return True
 
+    def _give_way(self) -> None:
+        """Another profiler is about to begin."""
+        if self._by == "cupti":
+            # torch's takes CUPTI's buffers from now on
+            self._refuse("another profiler began: no kernels are captured from there on")
+        if not self._on or self._source is None:
+            return
+        self._on = False
+        self._spool.fault("kernels", "another profiler began: this step and those meanwhile have no kernels")
+        try:
+            with self._others.ours():
+                self._source.drop()
+        except Exception as error:
+            self._refuse(f"no kernels are captured: {error}")
+
     def _refuse(self, why: str) -> bool:
         self._broken = True
         self._spool.fault("kernels", why)
         return False
-
-
-def _profiled() -> bool:
-    """Is torch's profiler active, whoever started it?"""
-    return bool(torch._C._autograd._profiler_enabled())
 
 
 def _wall_ahead_ns() -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +105,51 @@ def test_the_jobs_own_profiler_goes_first(rows: Any, tmp_path: Path, monkeypatch
     assert fault[1].startswith("another profiler was active")
 
 
+# A job whose profiler begins amid a captured step; the GPU is pretended, the profilers are torch's.
+TAKES_OVER = """
+import sys
+import torch
+from magneton_dist.tracer.kernels import KernelCapture
+
+real, CPU = torch.profiler.profile, torch.profiler.ProfilerActivity.CPU
+torch.cuda.is_initialized = lambda: True
+torch.profiler.profile = lambda activities: real(activities=[CPU])
+
+class Spool:
+    def fault(self, where, error): print("fault", error)
+    def put(self, kind, *row): print(kind, row[0])
+
+capture = KernelCapture(Spool(), sys.argv[1], 1, 1)
+assert capture.start()
+schedule = torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1)
+theirs = real(activities=[CPU], schedule=schedule) if sys.argv[2] == "scheduled" else real(activities=[CPU])
+with theirs:
+    for step in range(4):
+        torch.ones(2).add(1)
+        theirs.step()
+        capture.stop(step)
+        started = capture.start()
+print("theirs", any(event.key == "aten::add" for event in theirs.key_averages()))
+capture.stop(4)
+assert capture.start()
+capture.stop(5)
+"""
+
+
+@pytest.mark.parametrize("kind", ["whole", "scheduled"])
+def test_the_jobs_own_profiler_takes_over(tmp_path: Path, kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TAKES_OVER, str(tmp_path), kind],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = done.stdout.splitlines()
+    assert "theirs True" in said
+    assert "fault another profiler began: this step and those meanwhile have no kernels" in said
+    assert said[-1] == "mark kernel_trace"  # when theirs is over, steps are captured again
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
+
+
 def test_a_trace_that_cannot_be_written_ends_it(rows: Any, tmp_path: Path, gpu: None) -> None:
     assert play(rows, tmp_path / "gone", 7)[1:] == ["kernels", *["measured"] * 5]
     (fault,) = rows.of("fault")
@@ -116,6 +163,9 @@ class Held:
         raise CuptiError("cuptiActivityEnable: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)")
 
     def stop(self, path: str) -> int:
+        raise AssertionError
+
+    def drop(self) -> None:
         raise AssertionError
 
 
