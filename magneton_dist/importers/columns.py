@@ -33,6 +33,7 @@ LOADER = r"^enumerate\(DataLoader\)"
 SYNCHRONISES = re.compile(r"^(cuda|hip|musa)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize")
 COMMS = "record_param_comms"
 MOST_NAME = 4096  # characters of a name that are kept
+MOST_ELEMENTS = 1 << 56  # of a payload: more bytes than a 64-bit number counts would be none
 MOST_TIME_US = 4e15  # since 1970: the year 2096
 MERGED = 64  # batches; what is freed in many small pieces is not given back to the system
 NONE = -1  # of an id that an event does not give; ids are not negative
@@ -62,6 +63,10 @@ class Names:
     def ids(self, texts: Iterable[object]) -> Ints:
         """The numbers of `texts`."""
         return np.fromiter(map(self._ids.__getitem__, texts), np.int64)
+
+    def known(self) -> list[Any]:
+        """What was given, in order of the numbers."""
+        return list(self._ids)
 
     def texts(self) -> list[str]:
         """The texts in order of their numbers."""
@@ -243,9 +248,13 @@ class Columns:
     def _thread(self, events: list[Event]) -> Ints:
         return self.threads.ids(map(_THREAD, events))
 
+    def of_main_thread(self, thread: Ints) -> Bools:
+        """Which of these threads are their processes' first ones, by the numbers that Linux gives them."""
+        return np.array([pid == tid for pid, tid in self.threads.known()], np.bool_)[thread]
+
     def _comm(self, args: Args) -> int:
         """Remember what `args` tell about a collective; `NONE` where that is nothing."""
-        elements, dtype = number(args.elements), args.dtype if isinstance(args.dtype, str) else None
+        elements, dtype = _below(MOST_ELEMENTS, args.elements), args.dtype if isinstance(args.dtype, str) else None
         if elements is None:
             elements, dtype = _first_input(args)
         if args.collective is None and args.group is None and elements is None:
@@ -253,10 +262,10 @@ class Columns:
         op = str(args.collective) if args.collective else None
         peer = {"send": args.destination, "recv": args.source}.get(op or "", args.root)
         group = str(args.group) if args.group is not None else None
-        size, first, stride = (number(v) for v in (args.group_size, args.first_rank, args.rank_stride))
+        size, first, stride = (_below(1 << 31, v) for v in (args.group_size, args.first_rank, args.rank_stride))
         ranks = _ranks(args.group_ranks)
         self.comms.append(
-            Comm(op, group, ranks, size, first, stride, elements, dtype, number(args.seq), number(peer))
+            Comm(op, group, ranks, size, first, stride, elements, dtype, number(args.seq), _below(1 << 31, peer))
         )
         return len(self.comms) - 1
 
@@ -284,6 +293,12 @@ def _id(value: object) -> int:
     return NONE if found is None or found < 0 else found
 
 
+def _below(most: int, value: object) -> int | None:
+    """`value` as a count or rank below `most`; None where it cannot be one."""
+    found = number(value)
+    return found if found is not None and 0 <= found < most else None
+
+
 def _ranks(value: str | list[int | float | str | None] | None) -> list[int] | None:
     """Ranks of a group; None where the list is not there or was shortened ("[0, 1, ..., 7]")."""
     if isinstance(value, str):
@@ -306,4 +321,4 @@ def _first_input(args: Args) -> tuple[int | None, str | None]:
     elements = 1
     for length in dims[0]:
         elements *= length
-    return (elements if elements < 1 << 62 else None), types[0]
+    return _below(MOST_ELEMENTS, elements), types[0]

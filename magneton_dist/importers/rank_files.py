@@ -9,6 +9,7 @@ from pathlib import Path
 
 from magneton_dist.errors import InputError, RecordError
 
+MOST_RANKS = 1_000_000  # of a job; a larger number is a time, a process or damage
 SUFFIXES = (".json", ".json.gz", ".gz")
 _IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 # torch.profiler.tensorboard_trace_handler: HOST_PID.TIME.pt.trace.json
@@ -62,7 +63,7 @@ def rank_of(path: Path, said: int | None, pattern: re.Pattern[str] | None) -> in
     if pattern is not None:
         found = pattern.search(str(path))
         return int(found[1]) if found and found[1] and found[1].isdecimal() else None
-    if said is not None:
+    if said is not None and said >= 0:
         return said
     named = _IN_NAME.search(path.name)
     return int(named[1]) if named else None

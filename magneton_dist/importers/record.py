@@ -17,7 +17,7 @@ import polars as pl
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.calls import of_rank
 from magneton_dist.importers.kineto import RankTrace, read_trace
-from magneton_dist.importers.rank_files import host_of, rank_of
+from magneton_dist.importers.rank_files import MOST_RANKS, host_of, rank_of
 from magneton_dist.records.host_times import HOST_TIMES, write_host_times
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
 from magneton_dist.records.schema import FAULTS, TABLES
@@ -161,10 +161,14 @@ def _by_rank(
         rank = rank_of(trace.path, trace.rank, pattern)
         if rank is None and len(read) == 1:
             rank = 0
-            note = pl.DataFrame({"where": ["trace"], "message": ["has no rank: taken for rank 0"]}, FAULTS.schema)
-            trace.tables["faults"] = pl.concat([trace.tables["faults"], note])
+            trace = _noted(trace, "has no rank: taken for rank 0")
+        if trace.world_size is not None and not 0 < trace.world_size <= MOST_RANKS:
+            trace = _noted(trace, f"says it is of {trace.world_size} ranks: that number is not used")
+            trace = replace(trace, world_size=None)
         if rank is None:
             missing.append(f"{trace.path}: has no rank, in it or in its name (give --rank-regex)")
+        elif rank >= MOST_RANKS:
+            missing.append(f"{trace.path}: {rank} is no number of a rank (give --rank-regex)")
         elif rank in traces:
             missing.append(f"{trace.path}: is of rank {rank}, as {traces[rank][1].path} is; the latter is used")
         else:
@@ -180,6 +184,12 @@ def _by_rank(
             )
             del traces[rank]
     return traces, missing
+
+
+def _noted(trace: RankTrace, *notes: str) -> RankTrace:
+    """`trace` with more notes on what was wrong with it."""
+    faults = pl.DataFrame({"where": ["trace"] * len(notes), "message": notes}, FAULTS.schema)
+    return replace(trace, tables={**trace.tables, "faults": pl.concat([trace.tables["faults"], faults])})
 
 
 def _aligned(ranks: dict[int, RankTrace]) -> dict[int, RankTrace]:
@@ -204,9 +214,7 @@ def _cut(trace: RankTrace, common: set[int]) -> RankTrace:
         notes.append("has no step in common with the other ranks' traces: its calls cannot be counted with theirs")
     if lost := trace.calls.height - kept.height:
         notes.append(f"{lost} collective(s) outside the common steps are not compared")
-    faults = pl.DataFrame({"where": ["trace"] * len(notes), "message": notes}, FAULTS.schema)
-    tables = {"steps": steps, "faults": pl.concat([trace.tables["faults"], faults])}
-    return replace(trace, calls=kept, tables=tables)
+    return _noted(replace(trace, calls=kept, tables={**trace.tables, "steps": steps}), *notes)
 
 
 def _write_calls(run: Path, ranks: dict[int, RankTrace], world: int) -> None:

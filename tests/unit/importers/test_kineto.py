@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from magneton_dist.importers.calls import of_rank, operator
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.kineto import read_trace
 from magneton_dist.records.schema import COLLECTIVES, TABLES
+from magneton_dist.records.store import RunRecord
+from magneton_dist.traces import audit_traces
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -116,6 +119,27 @@ def test_gloo_on_a_cpu(write: Any, make: Any) -> None:
     trace = read_trace(write([make.step(0, 0, 50), note], deviceProperties=[]))
     assert trace.device == "cpu"
     assert trace.calls.select("op", "start_ns", "end_ns").rows() == [("allreduce_", 10_000, 40_000)]
+
+
+@pytest.mark.parametrize(
+    ("told", "unknown"),
+    [
+        ({"In msg nelems": 1 << 62}, {"bytes"}), ({"In msg nelems": -8}, {"bytes"}),
+        ({"In msg nelems": None, "Input Dims": "[[2305843009213693952]]", "Input type": '["double"]'}, {"bytes"}),
+        ({"Group size": 1 << 40}, {"group_size"}), ({"Group size": -2}, {"group_size"}),
+        ({"Global rank start": 1 << 50, "Global rank stride": -1}, set()),
+    ],
+)  # fmt: skip
+def test_counts_that_cannot_be_are_not_known(
+    write: Any, make: Any, tmp_path: Path, told: dict[str, Any], unknown: set[str]
+) -> None:
+    known = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Double", "Group size": 2}
+    comm = known | {"Process Group Name": "0"} | told
+    events = [make.step(0, 0, 300), make.launch(1, 5), make.kernel(NCCL, 40, 100, 1, stream=9, **comm)]
+    outcome = audit_traces([write(events)], tmp_path / "runs")  # and nothing later stumbles over it
+    calls = RunRecord(outcome.folder / "trace" / "0").ranks[0].collectives
+    wanted = {"bytes": 64, "group_size": 2} | dict.fromkeys(unknown)
+    assert calls.select("bytes", "group_size").to_dicts() == [wanted]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,32 @@ def test_waits_states_and_joules_of_three_ranks(job: Any, tmp_path: Path) -> Non
     assert validate(run) == []
 
 
+@pytest.mark.parametrize("rank", [1_700_000_000, 1 << 40])
+def test_a_number_that_is_no_rank_is_named(job: Any, tmp_path: Path, rank: int) -> None:
+    folder = job()
+    path = folder / "rank-2.json.gz"
+    text = gzip.decompress(path.read_bytes()).replace(b'{"rank": 2,', b'{"rank": %d,' % rank)
+    path.write_bytes(gzip.compress(text))
+    audit = traces.audit_traces([folder], tmp_path / "runs").audit
+    assert audit.missing == [f"{path}: {rank} is no number of a rank (give --rank-regex)", "rank 2: no record"]
+    assert [r.rank for r in audit.variants["trace"].ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("world", [-5, 10**18])
+def test_worlds_and_ranks_that_cannot_be_are_not_used(job: Any, tmp_path: Path, world: int) -> None:
+    folder = job()
+    for r in range(3):
+        path = folder / f"rank-{r}.json.gz"
+        text = gzip.decompress(path.read_bytes())
+        said = b'{"rank": %d, "world_size": 3}' % r
+        assert said in text
+        path.write_bytes(gzip.compress(text.replace(said, b'{"rank": -1, "world_size": %d}' % world)))
+    audit = traces.audit_traces([folder], tmp_path / "runs").audit
+    assert [r.rank for r in audit.variants["trace"].ranks] == [0, 1, 2]  # by the files' names
+    assert audit.missing == []
+    assert f"trace: rank 0: trace: says it is of {world} ranks: that number is not used" in audit.notes
+
+
 def test_ranks_are_aligned_by_their_steps(job: Any, tmp_path: Path) -> None:
     # rank 1's profiler began a step later: its n-th all-reduce is the others' n+1-th
     outcome = traces.audit_traces([job(first_steps=(0, 1, 0))], tmp_path / "runs")
