@@ -21,7 +21,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.importers.captured import with_kernels
 from magneton_dist.meters import Profile, Sampler, load_profile, open_meter, visible_gpus
 from magneton_dist.records.assembly import assemble
-from magneton_dist.records.host_times import read_host_times
+from magneton_dist.records.host_times import read_host_times, write_host_times
 from magneton_dist.records.inputs import keep_inputs
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
 from magneton_dist.records.schema import COUNTERS, OPS, POWER, TABLES
@@ -68,12 +68,15 @@ def open_sampler(meter_spec: str, device: str, period_s: float) -> tuple[Sampler
 
 def collect(request: CollectRequest) -> Collected:
     """Turn one rank's spool and readings into tables on disk."""
+    recorded, host_times = with_kernels(assemble(request.segments), request.segments, request.device)
     tables = {
-        **with_kernels(assemble(request.segments), request.segments, request.device),
+        **recorded,
         "power": POWER.empty() if request.power is None else request.power,
         "counters": COUNTERS.empty() if request.counters is None else request.counters,
     }
     write_rank(request.run, request.rank, tables)
+    if host_times.height:
+        write_host_times(rank_folder(request.run, request.rank), host_times)
     keep_inputs(request.segments, rank_folder(request.run, request.rank))
     missing = []
     arrivals = None

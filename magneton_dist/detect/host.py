@@ -1,14 +1,16 @@
 """`host-idle` and `host-spin`: devices that idle for their host, hosts that spin for their device.
 
-A device idles for the loader, for a host that has launched nothing yet, or between launch and start. A host that
-stands in a call that synchronises polls, unless the context was made to block: a core burns for nothing. Both are
-known from profiler traces only.
+A device idles for the loader, for a host that has launched nothing yet, or between launch and start; profiler traces
+tell it. A host that stands in a call that synchronises polls, unless the context was made to block: a core burns for
+nothing. Traces tell how long hosts stood there; of jobs that were recorded, the clock of the main thread also tells
+what CPU time that took, in the steps whose kernels were captured, and a host that slept is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -16,9 +18,12 @@ from magneton_dist.detect.runs import VariantRuns, state_sum
 from magneton_dist.detect.source_lines import user_frames
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.records.audit import Finding, FindingKind, Place
+from magneton_dist.records.host_times import IDLE
 
-FLOOR_SHARE = {"loader": 0.02, "host": 0.10, "launch": 0.10, "sync": 0.20}  # of the ranks' time; less is not told
+# of the ranks' time; less is not told
+FLOOR_SHARE = {"loader": 0.02, "host": 0.10, "launch": 0.10, "sync": 0.20, "spin": 0.20}
 MOST_CAUSES = 5
+SPINNING = ("sync", "spin")
 
 
 @dataclass(frozen=True)
@@ -53,17 +58,22 @@ _WORDS = {
         "Where the host must wait, let it sleep: cudaDeviceScheduleBlockingSync before the context is made.",
     ),
 }  # fmt: skip
+_WORDS["spin"] = replace(
+    _WORDS["sync"], title="hosts keep a core busy for {seconds} with calls that wait for the device"
+)
 
 
 def alone(runs: VariantRuns) -> list[Finding]:
     """A finding for each kind of idling or spinning that is worth a reader's time."""
-    found = (_finding(runs, kind) for kind in FLOOR_SHARE)
+    clocked = any((s.host_times["kind"] == "spin").any() for s in runs.repeats[0].values())
+    found = (_finding(runs, kind) for kind in FLOOR_SHARE if kind != ("sync" if clocked else "spin"))
     return [finding for finding in found if finding is not None]
 
 
 def idle_seconds(repeats: Sequence[RankSummary]) -> dict[str, float]:
     """Why a rank's device idled, s, means over its repeats; empty where nothing tells it."""
-    rows = pl.concat([s.host_times.select("kind", "duration_ns") for s in repeats]).filter(pl.col("kind") != "sync")
+    rows = pl.concat([s.host_times.select("kind", "duration_ns") for s in repeats])
+    rows = rows.filter(pl.col("kind").is_in(IDLE))
     sums = rows.group_by("kind").agg(pl.col("duration_ns").sum()).sort("kind")
     return {kind: ns / 1e9 / len(repeats) for kind, ns in sums.iter_rows()}
 
@@ -74,14 +84,16 @@ def _finding(runs: VariantRuns, kind: str) -> Finding | None:
     rows = {rank: of_rank for rank, of_rank in rows.items() if of_rank.height}
     if not rows:
         return None
-    seconds = sum(_seconds(of_rank) for of_rank in rows.values())
+    # what the captured steps took, carried to the others
+    spent = {rank: _seconds(of_rank) * _steps_per_captured(first[rank]) for rank, of_rank in rows.items()}
+    seconds = sum(spent.values())
     rank_seconds = sum(s.window_s for s in first.values())
     if seconds < FLOOR_SHARE[kind] * rank_seconds:
         return None
-    ranks = sorted(rank for rank in rows if _seconds(rows[rank]) >= FLOOR_SHARE[kind] * first[rank].window_s)
+    ranks = sorted(rank for rank in rows if spent[rank] >= FLOOR_SHARE[kind] * first[rank].window_s)
     words = _WORDS[kind]
     # a spinning core's joules are not the device's, and no trace tells them
-    joules = None if kind == "sync" else runs.over_repeats(lambda run: _idle_joules(run, kind))
+    joules = None if kind in SPINNING else runs.over_repeats(lambda run: _idle_joules(run, kind))
     worst = max(rows, key=lambda rank: _seconds(rows[rank]))
     causes = rows[worst].group_by("what", "stack_id").agg(pl.col("duration_ns", "count").sum())
     causes = causes.sort("duration_ns", "what", descending=[True, False])
@@ -104,18 +116,37 @@ def _finding(runs: VariantRuns, kind: str) -> Finding | None:
         evidence={
             "share_of_rank_seconds": seconds / rank_seconds,
             "stretches": sum(int(of_rank["count"].sum()) for of_rank in rows.values()),
-            "before" if kind != "sync" else "within": [
+            "within" if kind in SPINNING else "before": [
                 f"{what or 'unknown'} {ns / 1e6:.3g} ms" for what, _, ns, _ in causes.head(MOST_CAUSES).iter_rows()
             ],
-            **({"scheduling_flags": "not in the trace"} if kind == "sync" else {}),
+            **_about_waiting(runs, kind),
         },
         fix=words.fix,
-        confidence=0.9 if kind != "sync" else 0.6,  # the context may have been made to block
+        confidence=0.6 if kind == "sync" else 0.9,  # of a trace nobody knows whether the context was made to block
     )  # fmt: skip
 
 
-def _what(kind: str, name: str) -> str:
+def _about_waiting(runs: VariantRuns, kind: str) -> dict[str, Any]:
+    """What is known of hosts that wait for the device."""
     if kind == "sync":
+        return {"scheduling_flags": "not in the trace"}
+    if kind != "spin":
+        return {}
+    first = runs.repeats[0].values()
+    stood = sum(_seconds(s.host_times.filter(pl.col("kind") == "sync")) * _steps_per_captured(s) for s in first)
+    return {
+        "waiting_s": stood,
+        "captured_steps": sum(s.captured_steps for s in first),
+        "how": "CPU time of the main thread that was used within such calls at least, carried to all steps",
+    }
+
+
+def _steps_per_captured(summary: RankSummary) -> float:
+    return summary.steps / summary.captured_steps if summary.captured_steps else 1.0
+
+
+def _what(kind: str, name: str) -> str:
+    if kind in SPINNING:
         return f"synchronisation within {name}" if name else "synchronisation"
     return f"before {name}" if name else ""
 

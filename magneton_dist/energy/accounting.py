@@ -127,6 +127,7 @@ def account(
         collectives=tables["collectives"].height + int(tables["collective_sums"]["count"].sum()),
         waits=calls,
         host_times=host_times,
+        captured_steps=int((steps["kind"] == "kernels").sum()),
         stacks=_stacks(tables["stacks"], pl.concat([calls["stack_id"], host_times["stack_id"]])),
         traced=traced,
         exit_code=rank.exit_code,

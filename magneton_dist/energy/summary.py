@@ -56,6 +56,7 @@ class RankSummary:
         waits: sums of waiting by group, operation, origin, stack and culprit (`timeline`).
         host_times: why the device idled and how long the host stood in synchronisation (`records.host_times`), of the
             steps in the window; without rows where only a profiler's trace would tell.
+        captured_steps: steps in the window whose kernels were captured: those that `host_times` speaks of.
         stacks: id -> ``file:line function`` lines, innermost first, of the stacks that `waits` and `host_times` name.
         marks: moment -> ns on the rank's clock.
         traced: costs of the operators of each traced step.
@@ -83,6 +84,7 @@ class RankSummary:
     collectives: int = 0
     waits: pl.DataFrame = field(default_factory=pl.DataFrame)
     host_times: pl.DataFrame = field(default_factory=HOST_TIMES.empty)
+    captured_steps: int = 0
     stacks: dict[int, list[str]] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     traced: tuple[TracedStep, ...] = ()

@@ -12,7 +12,9 @@ import polars as pl
 
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.kineto import DeviceActivities, read_device
+from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, MARKS, STR
+from magneton_dist.timeline.spinning import spun
 
 TRACE_MARK, WINDOW_MARK = "kernel_trace", "kernels"
 
@@ -26,8 +28,13 @@ class _Trace(msgspec.Struct, frozen=True):
     wall_ahead_ns: int
 
 
-def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str) -> dict[str, pl.DataFrame]:
+def with_kernels(
+    tables: Mapping[str, pl.DataFrame], segments: Path, device: str
+) -> tuple[dict[str, pl.DataFrame], pl.DataFrame]:
     """`tables` of a rank with the activities, and the marks of captured windows, of its kernel traces.
+
+    Beside them `HOST_TIMES`: how long its main thread stood waiting for the device in those steps, and how much CPU
+    time that certainly took.
 
     A trace that cannot be read, or holds nothing of the device, is named in `faults`, and its step has no kernels.
 
@@ -37,6 +44,7 @@ def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str
         device: UUID of the rank's GPU.
     """
     found, marks, faults = [tables["activities"]], [tables["marks"]], [tables["faults"]]
+    waits = [HOST_TIMES.empty()]
     for t_ns, text in tables["marks"].filter(pl.col("name") == TRACE_MARK).select("t_ns", "detail").iter_rows():
         try:
             known = msgspec.json.decode(text or "", type=_Trace)
@@ -51,6 +59,7 @@ def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str
             continue
         activities = _activities(seen, known.wall_ahead_ns, device, tables["ops"])
         found.append(activities)
+        waits.append(_waits(seen.waits - known.wall_ahead_ns, tables["stamps"], known.step))
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
         detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})
@@ -59,11 +68,21 @@ def with_kernels(tables: Mapping[str, pl.DataFrame], segments: Path, device: str
             lost = f"step {known.step}: {seen.lost} activities cannot be read or were dropped"
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [lost]}, schema=FAULTS.schema))
     if len(found) == 1 and len(faults) == 1:
-        return dict(tables)
-    return {
+        return dict(tables), pl.concat(waits)
+    made = {
         **tables, "activities": pl.concat(found).sort("start_ns", maintain_order=True),
         "marks": pl.concat(marks).sort("t_ns", maintain_order=True), "faults": pl.concat(faults),
     }  # fmt: skip
+    return made, pl.concat(waits)
+
+
+def _waits(waits: pl.DataFrame, stamps: pl.DataFrame, step: int) -> pl.DataFrame:
+    """Rows of `HOST_TIMES` of one step: the calls of its main thread that waited, and the CPU time that took."""
+    burnt = spun(stamps, waits.to_numpy())
+    stood = int((waits["end_ns"] - waits["start_ns"]).sum())
+    known = {"sync": stood} if burnt is None else {"sync": stood, "spin": burnt}
+    rows = [(step, kind, "", None, waits.height, ns) for kind, ns in known.items()] if waits.height else []
+    return pl.DataFrame(rows, schema=HOST_TIMES.schema, orient="row")
 
 
 def _activities(seen: DeviceActivities, ahead_ns: int, device: str, ops: pl.DataFrame) -> pl.DataFrame:

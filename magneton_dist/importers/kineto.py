@@ -82,10 +82,12 @@ class DeviceActivities:
     Attributes:
         rows: stream, kind, name, start_ns, end_ns, and issue_ns of their launch (null: not seen); wall clock, ns.
         lost: activities that cannot be read, or were dropped before they could be written.
+        waits: start_ns and end_ns of calls in which the main thread waited for the device; wall clock.
     """
 
     rows: pl.DataFrame
     lost: int
+    waits: pl.DataFrame
 
 
 def read_device(path: Path) -> DeviceActivities:
@@ -104,7 +106,9 @@ def read_device(path: Path) -> DeviceActivities:
         columns.names.column(pl.col("name")).alias("name"),
         "start_ns", "end_ns", "issue_ns",
     )  # fmt: skip
-    return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0))
+    of_main = columns.of_main_thread(read.syncs["thread"].to_numpy())
+    waits = read.syncs.filter(of_main).select("start_ns", "end_ns")
+    return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0), waits)
 
 
 class _Assembly:

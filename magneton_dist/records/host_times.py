@@ -1,6 +1,7 @@
 """What a rank's host did while its device idled, and how long it stood in synchronisation: one file per rank.
 
 Only profiler traces tell it: they hold the launch of every kernel, the loader's annotations and the runtime's calls.
+Of a job that was recorded, the steps whose kernels were captured tell how long its main thread waited for the device.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from magneton_dist.errors import RecordError
 from magneton_dist.records.schema import I64, STR, Column, Table
 
 FILE = "host_times.parquet"
+IDLE = ("loader", "host", "launch", "unknown")  # kinds that say why the device idled
 
 HOST_TIMES = Table("host_times", "time of one kind and cause within one step", {
     "step": Column(I64, "", "step; null outside of steps"),
     "kind": Column(
         STR, "",
         "of the device's idle time: loader (the host fetched data), host (it worked and had launched nothing), launch "
-        "(launched, not yet begun), unknown; and sync: the host stood in a call that waits for the device",
+        "(launched, not yet begun), unknown; sync: the host stood in a call that waits for the device; spin: CPU time "
+        "that its main thread certainly burnt in such calls, of jobs that were recorded with their threads' clocks",
     ),
     "what": Column(STR, "", "operator that ended the idling, or in which the host waited; empty where unknown"),
     "stack_id": Column(I64, "", "its stack, null when unknown"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from magneton_dist.energy.summary import RankSummary
+from magneton_dist.records.host_times import IDLE
 from magneton_dist.records.manifest import Manifest
 
 Labels = Mapping[str, object]
@@ -66,7 +67,7 @@ def _waits(ranks: Mapping[int, RankSummary]) -> Iterator[Sample]:
 
 def _idle(ranks: Mapping[int, RankSummary]) -> Iterator[Sample]:
     for rank, summary in ranks.items():
-        idle = summary.host_times.filter(pl.col("kind") != "sync")
+        idle = summary.host_times.filter(pl.col("kind").is_in(IDLE))
         for kind, ns in idle.group_by("kind").agg(pl.col("duration_ns").sum()).sort("kind").iter_rows():
             yield {"rank": rank, "cause": kind}, ns / 1e9
 

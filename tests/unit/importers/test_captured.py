@@ -43,7 +43,7 @@ def test_kernels_come_onto_the_ranks_clock_and_to_the_operator_that_launched_the
         ],
         baseTimeNanoseconds=AHEAD_NS,
     )  # fmt: skip
-    made = with_kernels(tables(mark(path.name), ops=[(4, 5, 12), (5, 28, 40), (6, 41, 55)]), path.parent, "GPU-1")
+    made, _ = with_kernels(tables(mark(path.name), ops=[(4, 5, 12), (5, 28, 40), (6, 41, 55)]), path.parent, "GPU-1")
     assert made["activities"].rows() == [
         ("GPU-1", 7, "kernel", "gemm", 100 * US, 150 * US, 4),
         ("GPU-1", 7, "memcpy", "Memcpy DtoD", 160 * US, 165 * US, 5),
@@ -56,11 +56,29 @@ def test_kernels_come_onto_the_ranks_clock_and_to_the_operator_that_launched_the
     assert made["faults"].is_empty()
 
 
+def test_how_long_the_main_thread_waited_and_what_cpu_time_it_took(write: Any, make: Any) -> None:
+    def waiting(start: int, took: int, tid: int) -> dict[str, Any]:
+        call = make.host("cudaStreamSynchronize", start, took, "cuda_runtime", correlation=0)
+        return call | {"pid": 77, "tid": tid}
+
+    path = write(
+        [make.kernel("gemm", 100, 300, 1), waiting(110, 200, 77), waiting(320, 50, 77), waiting(0, 400, 78)],
+        baseTimeNanoseconds=AHEAD_NS,
+    )  # fmt: skip
+    recorded = tables(mark(path.name))
+    # of 500 us the thread was on its core for 400, of which it can have spent 250 outside of its 250 of waits
+    rows = [(0, 0, 0), (500 * US, 400 * US, 0)]
+    recorded["stamps"] = pl.DataFrame(rows, schema=TABLES["stamps"].schema, orient="row")
+    _, host_times = with_kernels(recorded, path.parent, "GPU-1")
+    kept = host_times.select("step", "kind", "what", "count", "duration_ns").rows()
+    assert kept == [(7, "sync", "", 2, 250 * US), (7, "spin", "", 2, 150 * US)]
+
+
 def test_what_the_profiler_lost_leaves_the_window_incomplete(write: Any, make: Any) -> None:
     damaged = make.kernel("gemm", 100, 50, 1)
     damaged["ts"] = "soon"
     path = write([make.kernel("gemm", 200, 50, 1), damaged], baseTimeNanoseconds=AHEAD_NS)
-    made = with_kernels(tables(mark(path.name)), path.parent, "GPU-1")
+    made, _ = with_kernels(tables(mark(path.name)), path.parent, "GPU-1")
     (detail,) = made["marks"].filter(pl.col("name") == "kernels")["detail"]
     assert json.loads(detail)["activities"] == made["activities"].height + 1
     assert made["faults"]["message"].to_list() == ["step 7: 1 activities cannot be read or were dropped"]
@@ -71,7 +89,7 @@ def test_traces_that_cannot_be_read_are_named_and_the_rest_is_kept(write: Any, m
     (tmp_path / "torn.json").write_text('{"traceEvents": [{"ph"')
     write([make.launch(1, 10)], name="blind.json")  # another profiler held CUPTI
     files = ("blind.json", "gone.json", "../rank-0.json", "torn.json", path.name)
-    made = with_kernels(tables({"file": 3}, *map(mark, files)), tmp_path, "GPU-1")
+    made, _ = with_kernels(tables({"file": 3}, *map(mark, files)), tmp_path, "GPU-1")
     assert made["activities"].height == 1
     assert made["faults"].height == 5
     assert made["marks"].filter(pl.col("name") == "kernels").height == 1
@@ -80,7 +98,9 @@ def test_traces_that_cannot_be_read_are_named_and_the_rest_is_kept(write: Any, m
 
 def test_without_traces_nothing_changes() -> None:
     before = tables()
-    assert with_kernels(before, Path("nowhere"), "GPU-1") == before
+    after, host_times = with_kernels(before, Path("nowhere"), "GPU-1")
+    assert after == before
+    assert host_times.is_empty()
 
 
 def test_what_torch_really_exports_can_be_read(tmp_path: Path) -> None:
