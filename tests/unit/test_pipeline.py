@@ -226,3 +226,41 @@ def test_a_run_without_any_rank_is_said_not_a_crash(run: Path) -> None:
     assert outcome.audit.variants["join"].runs == 0
     assert outcome.audit.missing
     assert drawn_runs.bands(run).ranks == {}
+
+
+@pytest.mark.parametrize(("cpu_s", "spins"), [(20, True), (12, False)])
+def test_a_host_that_polls_for_its_gpu_is_told_from_one_that_sleeps(tmp_path: Path, cpu_s: int, spins: bool) -> None:
+    """A step from 10 to 30 s with captured kernels; from 20 to 28 s the main thread waits for the device."""
+    gpu, ahead_s = "GPU-1", 1_000
+    segments = tmp_path / "spool"
+    segments.mkdir()
+    main, us = {"ph": "X", "pid": 7, "tid": 7}, S // 1_000
+    events = [
+        {"ph": "X", "pid": 0, "tid": 1, "cat": "kernel", "name": "gemm", "ts": 12e6, "dur": 16e6,
+         "args": {"device": 0, "stream": 1, "correlation": 1}},
+        main | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 11e6, "dur": us, "args": {"correlation": 1}},
+        main | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 20e6, "dur": 8e6, "args": {}},
+    ]  # fmt: skip
+    head = {"schemaVersion": 1, "baseTimeNanoseconds": ahead_s * S, "traceEvents": events}
+    (segments / "kernels.json").write_text(json.dumps(head))
+    trace = {"file": "kernels.json", "step": 1, "start_ns": 10 * S, "wall_ahead_ns": ahead_s * S}
+    lines = [
+        *(row("stamp", t_ns=t * S, cpu_ns=c * S, delay_ns=0) for t, c in ((0, 0), (10, 10), (30, 10 + cpu_s))),
+        row("step", step=0, start_ns=0, end_ns=10 * S, kind="warm-up"),
+        row("step", step=1, start_ns=10 * S, end_ns=30 * S, kind="kernels"),
+        row("mark", name="kernel_trace", t_ns=30 * S, detail=json.dumps(trace)),
+        row("mark", name="exit", t_ns=31 * S, detail=None),
+    ]  # fmt: skip
+    (segments / "000000.jsonl").write_text("\n".join(lines) + "\n")
+    run = tmp_path / "audit" / "one" / "0"
+    pipeline.collect(CollectRequest(run, 0, segments, None, None, gpu))
+    meter = MeterUsed("modelled:h200", "modelled", "modelled: H200", gpu)
+    ranks = [RankRun(0, 0, "node", device=gpu, exit_code=0, meter=meter)]
+    write_manifest(run, Manifest("audit", "one", 0, "2026-01-01T00:00:00Z", 1, ["x"], 0, ranks, {"node": Clock()}, {}))
+    audits.Settings(name="audit", started="", baseline="one", compare=Compare(), profile=None).write(tmp_path / "audit")
+    found = [f for f in audits.audit(tmp_path / "audit").audit.findings if f.kind == "host-spin"]
+    assert bool(found) is spins
+    if spins:  # 8 s of waiting, all of it on the core
+        assert found[0].seconds == pytest.approx(8)
+        assert found[0].evidence["waiting_s"] == pytest.approx(8)
+        assert found[0].where.steps == (1, 1)
