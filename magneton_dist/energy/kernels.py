@@ -22,7 +22,7 @@ KERNEL_ENERGY = Table("kernel_energy", "what ran on a device under one name, or 
     "name": Column(STR, "", "of the kernel"),
     "count": Column(I64, "", "how often it ran"),
     "seconds": Column(F64, "s", "summed over all its runs"),
-    "joules": Column(F64, "J", "beyond context idle; of the row idle: context idle all the time; null unmeasured"),
+    "joules": Column(F64, "J", "beyond context idle; of row idle: context idle while measured; null unmeasured"),
     "low_j": Column(F64, "J", "of it, drawn while nothing else ran"),
     "high_j": Column(F64, "J", "drawn while it ran, whatever ran beside it"),
 })
@@ -81,11 +81,11 @@ def kernel_energy(
     figures = pl.col("seconds", "joules", "low_j", "high_j").sum()
     ran_rows = rows.group_by("kind", "name").agg(figures, count=pl.len().cast(I64)).select(*KERNEL_ENERGY.columns)
     inside = cover(windows, at) > 0
-    whole_s = (end_ns - start_ns) / 1e9
+    idle_j = share * idle_w * float(seconds[measured].sum()) if measured.any() else None
     others = [
         _row("gap", "nothing ran", seconds[~busy & inside], beyond[~busy & inside]),
         _row("uncaptured", "not known what ran", seconds[~busy & ~inside], beyond[~busy & ~inside]),
-        ("idle", "context idle", 1, whole_s, *[share * idle_w * whole_s] * 3),
+        ("idle", "context idle", 1, (end_ns - start_ns) / 1e9, *[idle_j] * 3),
     ]
     rest = pl.DataFrame(others, schema=KERNEL_ENERGY.schema, orient="row").filter(pl.col("seconds") > 0)
     found = pl.concat([ran_rows, rest]).with_columns(pl.col("joules", "low_j", "high_j").fill_nan(None))

@@ -12,20 +12,19 @@ from magneton_dist.commands import run
 from magneton_dist.errors import RecordError
 from magneton_dist.kernel_costs import kernel_costs
 
-DEVICE = [{"id": 0, "name": "NVIDIA H200"}]
-
 
 def event(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, object]:
     return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur,
             "args": {"device": 0, "stream": 7, **args}}  # fmt: skip
 
 
-@pytest.fixture
-def record(tmp_path: Path) -> Path:
+@pytest.fixture(params=["NVIDIA H200", "Tesla V100-SXM2-16GB"])
+def record(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """1 ms, of which a kernel runs for 600 µs."""
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#0", "pid": 9, "tid": 1, "ts": 0, "dur": 1000}
     events = [step, event("kernel", "gemm", 100, 400), event("kernel", "gemm", 600, 200)]
-    trace = {"deviceProperties": DEVICE, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": events}
+    device, info = {"id": 0, "name": request.param}, {"rank": 0, "world_size": 1}
+    trace = {"deviceProperties": [device], "distributedInfo": info, "traceEvents": events}
     (tmp_path / "rank-0.json").write_text(json.dumps(trace))
     assert run(["audit", str(tmp_path / "rank-0.json"), "--out", str(tmp_path / "runs"), "--quiet"]) in (0, 3)
     (folder,) = (tmp_path / "runs").iterdir()

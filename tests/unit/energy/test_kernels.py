@@ -71,7 +71,15 @@ def test_time_that_was_not_captured_is_a_row_and_unmeasured_is_not_zero() -> Non
     assert found["nothing ran"]["joules"] == pytest.approx(0.4)  # 2 to 4
     assert found["not known what ran"]["joules"] is None
     assert found["late"]["joules"] is None
+    assert found["context idle"]["joules"] == pytest.approx(4e-3 * IDLE_W)  # after 4 ms a reading is lacking
     assert found["late"]["seconds"] == pytest.approx(1e-3)
+
+
+def test_what_an_idle_device_would_draw_is_no_reading() -> None:
+    found = shared(activities(("kernel", "gemm", 0, 2)), POWER.empty(), 10)
+    assert {name: row["joules"] for name, row in found.items()} == dict.fromkeys(
+        ("gemm", "nothing ran", "context idle")
+    )
 
 
 @settings(max_examples=60, deadline=None)
