@@ -5,6 +5,7 @@ Nothing here sets anything, imports a library, or touches a device that the job 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
@@ -83,6 +84,10 @@ _NO_LIBRARIES = {"torch", *getattr(sys, "stdlib_module_names", ())}  # Python 3.
 _NO_SETTINGS = ("_get_thread_name", "_get_torch_function_state")
 # Asked on some builds, these look at the device's architecture.
 _DEVICE_GETTERS = ("_get_blas_preferred_backend", "_get_rocm_fa_preferred_backend")
+
+# CUctx_flags of the driver; "auto" polls unless there are more contexts than cores
+_SCHEDULE_MASK = 0x07
+_SCHEDULES = {0: "auto", 1: "spin", 2: "yield", 4: "blocking"}
 
 Knob = tuple[str, str]
 
@@ -178,6 +183,24 @@ def _devices() -> Iterator[Knob]:
         yield "cuda.device", torch.cuda.get_device_name(device)
         yield "cuda.capability", ".".join(map(str, torch.cuda.get_device_capability(device)))
         yield "cuda.allocator", torch.cuda.get_allocator_backend()
+        yield from _waiting(device)
+
+
+def _waiting(device: int) -> Iterator[Knob]:
+    """How a thread that waits for the device spends its time; nothing where the driver is not NVIDIA's.
+
+    Asked of the driver, which makes no context for it.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    handle, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    if driver.cuDeviceGet(ctypes.byref(handle), device):
+        return
+    if driver.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active)) or not active.value:
+        return
+    yield "cuda.schedule", _SCHEDULES.get(flags.value & _SCHEDULE_MASK, str(flags.value))
 
 
 def _on_gpu() -> bool:

@@ -218,3 +218,41 @@ dist.destroy_process_group()
     assert "param_dtype=torch.bfloat16" in rows["fsdp.mp_policy"]
     assert rows["fsdp.reshard_after_forward"] == "False"
     assert not any(name.startswith("fsdp1") for name in rows)  # all modules are sharded alike
+
+
+class Driver:
+    """Answers like libcuda about the second of two GPUs; arguments are `byref` of what it fills."""
+
+    def __init__(self, flags: int, active: int) -> None:
+        self.flags, self.active = flags, active
+
+    def cuDeviceGet(self, handle, ordinal: int) -> int:
+        handle._obj.value = 40 + ordinal
+        return 0
+
+    def cuDevicePrimaryCtxGetState(self, handle, flags, active) -> int:
+        assert handle.value == 41
+        flags._obj.value, active._obj.value = self.flags, self.active
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "active", "told"),
+    [
+        (0x00, 1, [("cuda.schedule", "auto")]),
+        (0x19, 1, [("cuda.schedule", "spin")]),  # with flags for mapped host memory and local memory
+        (0x04, 1, [("cuda.schedule", "blocking")]),
+        (0x04, 0, []),  # flags that the next context would have
+    ],
+)
+def test_how_threads_wait_for_the_device(monkeypatch: pytest.MonkeyPatch, flags: int, active: int, told):
+    monkeypatch.setattr(knobs_module.ctypes, "CDLL", lambda name: Driver(flags, active))
+    assert list(knobs_module._waiting(1)) == told
+
+
+def test_without_nvidias_driver_nothing_is_told_of_waiting(monkeypatch: pytest.MonkeyPatch):
+    def absent(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(knobs_module.ctypes, "CDLL", absent)
+    assert list(knobs_module._waiting(0)) == []
