@@ -198,11 +198,13 @@ def _mean_share(shares: list[StateShare]) -> StateShare:
 def _machine(facts: list[RunFacts]) -> Machine:
     manifests = [f.manifest for f in facts]
     ranks = [r for m in manifests for r in m.ranks]
+    hosts = sorted({r.node for r in ranks})
+    here = os.uname().nodename in hosts  # else it was recorded elsewhere, and only analysed on this machine
     return Machine(
-        hosts=sorted({r.node for r in ranks}),
+        hosts=hosts,
         devices=sorted({r.device for r in ranks}),
-        cpu=_cpu_name(),
-        cores=os.cpu_count() or 0,
+        cpu=_cpu_name() if here else "",
+        cores=(os.cpu_count() or 0) if here else 0,
         versions=dict(manifests[0].versions) if manifests else {},
     )
 

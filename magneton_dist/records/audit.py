@@ -203,7 +203,10 @@ class RegionResult(msgspec.Struct, frozen=True):
 
 
 class Counterfactual(msgspec.Struct, frozen=True):
-    """What the job would take were something as fast as the median of its like; its own schedule, run again."""
+    """What the job would take were something as fast as its like; its own schedule, run again.
+
+    That is the median of what is alike; of a timeline's computations the mean.
+    """
 
     what: str  # "rank 7", "allreduce_ of group 0", ...
     kind: Literal["ranks", "rank", "collective", "operation", "stage", "replica"]
@@ -216,7 +219,7 @@ class Counterfactual(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where it ran."""
+    """Where it ran; of its hosts' processors, only what this host knows of itself: else empty and 0."""
 
     hosts: list[str]
     devices: list[str]

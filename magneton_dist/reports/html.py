@@ -31,7 +31,7 @@ from magneton_dist.reports.figures import (
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import largest_amount, region_values, shown_regions
-from magneton_dist.reports.story import comparison_headline, doubts, headline
+from magneton_dist.reports.story import comparison_headline, doubts, headline, saved_words
 from magneton_dist.reports.waits import wait_charts
 
 MAX_FINDINGS = 50
@@ -76,6 +76,7 @@ def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
         "waits": waits,
         "saved": [_saved(c) for c in audit.counterfactuals[:MAX_SAVED]],
         "saved_kind": audit.counterfactuals[0].energy_kind if audit.counterfactuals else "",
+        "saved_words": saved_words(audit),
         "bars": bars,
         "bar_looks": [look for look in LOOKS if look.name in states],
         "all_looks": LOOKS,
@@ -92,8 +93,8 @@ def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
         "notes": [one_line(note, 600) for note in audit.notes],
         "energy_source": one_line(audit.energy_source, 600),
         "kinds": [(kind, KIND_MEANING[kind]) for kind in _kinds(audit, runs)],
-        "machine": f"{one_line(audit.machine.cpu)}, {audit.machine.cores} cores; "
-                   f"devices: {', '.join(one_line(d, 60) for d in audit.machine.devices[:16]) or 'none'}",
+        "machine": (f"{one_line(audit.machine.cpu)}, {audit.machine.cores} cores; " if audit.machine.cores else "")
+                   + f"devices: {', '.join(one_line(d, 60) for d in audit.machine.devices[:16]) or 'none'}",
         "versions": ", ".join(one_line(f"{k} {v}", 80) for k, v in audit.machine.versions.items()),
     }
 

@@ -30,9 +30,25 @@ def headline(audit: Audit) -> Headline:
         return Headline("not audited", f"No run of {names} could be counted.", "", waste=False)
     if not audit.findings:
         part = "what was recorded of " if doubts(audit) else ""
-        return Headline("audited alone", f"No waste found in {part}{names}.", "", waste=False)
+        return Headline("audited alone", f"No waste found in {part}{names}.", _uneven(audit), waste=False)
     worst = audit.findings[0]
     return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
+
+
+def _uneven(audit: Audit) -> str:
+    """That the job would be faster with equal ranks, where nobody is found to keep the others waiting."""
+    alike = next((c for c in audit.counterfactuals if c.kind == "ranks"), None)
+    return "" if alike is None else f"With {one_line(alike.what)} it would take {percent(alike.saved_share)} less time."
+
+
+def saved_words(audit: Audit) -> str:
+    """What the joules of counterfactuals are, and why a finding's are fewer; empty where none are known."""
+    if all(c.saved_j is None for c in audit.counterfactuals):
+        return ""
+    return (
+        "Joules saved are all that the devices would draw in the time saved. A wait costs less in a finding: only what "
+        "a device draws beyond idling while it waits, in a job that takes as long."
+    )
 
 
 def comparison_headline(comparison: Comparison, kind: EnergyKind) -> Headline:

@@ -34,7 +34,15 @@ from magneton_dist.reports.figures import (
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import differing, region_change, region_title, short_frame, side_amount
-from magneton_dist.reports.story import comparison_headline, doubts, headline, idle_sentence, shown_states, worst_ranks
+from magneton_dist.reports.story import (
+    comparison_headline,
+    doubts,
+    headline,
+    idle_sentence,
+    saved_words,
+    shown_states,
+    worst_ranks,
+)
 
 MAX_RANKS = 8
 MAX_FINDINGS = 10
@@ -278,19 +286,20 @@ def _settings(audit: Audit) -> list[str]:
 
 
 def _counterfactuals(audit: Audit) -> list[RenderableType]:
-    """What the job would take were something as fast as the median of its like."""
+    """What the job would take were something as fast as its like."""
     found = audit.counterfactuals[:MAX_SAVED]
     if not found:
         return []
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("If it were as fast as the median", overflow="fold", ratio=1)
+    table.add_column("If it were as fast as its like", overflow="fold", ratio=1)
     for head in ("The job would take", "Less by", "Joules saved"):
         table.add_column(head, justify="right")
     for c in found:
         joules = "unmeasured" if c.saved_j is None else f"{quantity(c.saved_j, 'J', 3)} {c.energy_kind}"
         less = f"{quantity(c.saved_s, 's', 3)}, {percent(c.saved_share)}"
         table.add_row(Text(one_line(c.what, 80)), Text(quantity(c.time_s, "s")), Text(less), Text(joules))
-    return [table]
+    words = saved_words(audit)
+    return [Group(table, *([_indented(words, "dim")] if words else []))]
 
 
 def _cost(finding: Finding) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import msgspec
@@ -50,6 +51,16 @@ def audit(other, params=(None, None), missing_repeat: bool = False) -> Audit:  #
     if missing_repeat:
         del rest[1]
     return conclude("a", "now", {"join": base, "early-exit": rest}, "join", Compare(time=0.05), PROFILE)
+
+
+def test_the_machine_of_the_analysis_is_not_said_to_be_the_jobs() -> None:
+    elsewhere = facts("join", 0, join(1.0))
+    machine = conclude("a", "now", {"join": [elsewhere]}, "join", Compare(), PROFILE).machine
+    assert (machine.hosts, machine.cpu, machine.cores) == (["host"], "", 0)
+    here = msgspec.structs.replace(elsewhere.manifest, ranks=[RankRun(0, 0, os.uname().nodename)])
+    machine = conclude("a", "now", {"join": [replace(elsewhere, manifest=here)]}, "join", Compare(), PROFILE).machine
+    assert machine.cores == os.cpu_count()
+    assert machine.cpu
 
 
 def test_join_against_early_exit_is_waste_with_the_ratio_of_the_watts() -> None:

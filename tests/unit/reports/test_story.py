@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from magneton_dist.records.audit import Interval, RankResult, StateShare
+from magneton_dist.records.audit import Counterfactual, Interval, RankResult, StateShare
 from magneton_dist.reports.palette import shown_state
-from magneton_dist.reports.story import doubts, headline, shown_states, worst_ranks
+from magneton_dist.reports.story import doubts, headline, saved_words, shown_states, worst_ranks
 
 replace = msgspec.structs.replace
 
@@ -51,6 +51,26 @@ def test_alone_leads_with_its_first_finding_or_says_there_is_none(alone):
     failed = {"join": replace(alone.variants["join"], runs=0)}
     nothing = headline(replace(alone, findings=[], variants=failed))
     assert (nothing.verdict, nothing.sentence) == ("not audited", "No run of join could be counted.")
+
+
+def test_time_that_equal_ranks_would_save_is_told_where_nobody_is_to_blame(alone):
+    slow = [
+        Counterfactual("rank 1", "rank", "join", 9.0, 1.0, 0.1, 50.0, "modelled"),
+        Counterfactual("all ranks alike", "ranks", "join", 8.0, 2.0, 0.2, 100.0, "modelled"),
+    ]
+    told = headline(replace(alone, findings=[], counterfactuals=slow))
+    assert (told.sentence, told.reason) == (
+        "No waste found in join.", "With all ranks alike it would take 20 % less time."
+    )
+    assert headline(replace(alone, counterfactuals=slow)).reason == headline(alone).reason  # a finding comes first
+
+
+def test_joules_of_counterfactuals_are_set_apart_from_those_of_findings(alone):
+    unmeasured = Counterfactual("rank 1", "rank", "join", 9.0, 1.0, 0.1)
+    assert saved_words(replace(alone, counterfactuals=[unmeasured])) == ""
+    words = saved_words(replace(alone, counterfactuals=[unmeasured, replace(unmeasured, saved_j=5.0)]))
+    assert "all that the devices would draw in the time saved" in words
+    assert "beyond idling" in words
 
 
 def test_what_no_state_accounts_for_is_a_residual():
