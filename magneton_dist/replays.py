@@ -46,7 +46,9 @@ def replay(
         runs: dict[str, Sequence[RunRecord]] = {record.manifest.variant: [record]}
     else:
         runs = {variant: list(repeats.values()) for variant, repeats in record.runs.items()}
-    devices = list(devices) or _devices(runs)
+    devices = list(dict.fromkeys(devices)) or _devices(runs)
+    if CPU in devices and len(devices) > 1:
+        raise InputError("cpu and GPUs at once", where="--device", do="replay on one kind of device at a time")
     profile = load_profile(meter.removeprefix("modelled:") if meter.startswith("modelled:") else WATTS)
 
     def opened(device: str) -> Meter:

@@ -59,12 +59,9 @@ def replay(
 
 def _seconds(text: str) -> float:
     """``90s``, ``5m`` or ``1h`` in seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "s")
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e9:
+    from magneton_dist.config import seconds_of
+
+    seconds = seconds_of(text)
+    if not seconds:
         raise typer.BadParameter(f"{text!r} is no time: say 90s, 5m or 1h", param_hint="--budget")
     return seconds

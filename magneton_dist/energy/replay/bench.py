@@ -18,6 +18,7 @@ from magneton_dist.energy.replay.protocol import Span
 from magneton_dist.errors import InputError, MeterError
 
 _SLOW_S = 120.0  # to start, and to make something
+_END_S = 2.0  # to end by themselves, all of them
 _OVER_S = 60.0  # longer than asked for
 
 
@@ -87,9 +88,10 @@ class Bench:
         for process in self.processes:
             if process.stdin is not None:
                 process.stdin.close()
+        until_s = time.monotonic() + _END_S
         for process in self.processes:
             try:
-                process.wait(timeout=5)
+                process.wait(timeout=max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -129,7 +131,10 @@ class Bench:
         return Path(self._folder.name) / f"said.{rank}"
 
     def _last_words(self, rank: int) -> str:
-        self.processes[rank].wait()
+        try:
+            self.processes[rank].wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "closed its answers"
         said = self._said(rank).read_text("utf-8", "replace").strip().splitlines()
         return f"ended: {said[-1] if said else f'exit code {self.processes[rank].returncode}'}"
 
@@ -151,6 +156,6 @@ def _start(device: str, environment: Mapping[str, str], said: IO[bytes]) -> subp
         everything["CUDA_VISIBLE_DEVICES"] = device
     kind = "cpu" if device == "cpu" else "cuda"
     return subprocess.Popen(
-        [sys.executable, "-m", "magneton_dist.energy.replay.worker", kind],
+        [sys.executable, "-P", "-m", "magneton_dist.energy.replay.worker", kind],
         env=everything, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=0,
     )  # fmt: skip

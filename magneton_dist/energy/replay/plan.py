@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import polars as pl
 from magneton_dist.energy.operators import moved_bytes, operator_classes
 from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.energy.replay.worker import SETTINGS
+from magneton_dist.errors import RecordError
 from magneton_dist.meters.profile import Profile, Watts
 from magneton_dist.records.inputs import kept_inputs
 from magneton_dist.records.store import RankRecord
@@ -58,7 +59,7 @@ class Candidate:
         settings: under which it ran.
         ranks: processes that do it together; 0 for an operator.
         tensors: type and shape of what it reads.
-        inputs: what it works on: random or recorded.
+        inputs: what it works on: random, recorded or partly recorded.
         calls: per step, by variant.
         seconds: of one call, as recorded.
         watts: what its class may draw; None where no profile knows.
@@ -130,25 +131,40 @@ def _operators(record: RankRecord, settings: Settings, profile: Profile) -> list
             described[str(value)]["path"] = str(path)
     return [
         Candidate(
-            key=row["key"], name=row["name"], kind=row["kind"], question=_question(row, described), settings=settings,
-            ranks=0, calls={"": row["calls"]}, seconds=row["seconds"], watts=profile.operators[row["kind"]],
+            key=row["key"], name=row["name"], kind=row["kind"], question=_question(row, described, record),
+            settings=settings, ranks=0, calls={"": row["calls"]}, seconds=row["seconds"],
+            watts=profile.operators[row["kind"]],
             on_cpu=all(described[str(v)]["device"] == "cpu" for v in row["inputs"] if str(v) in described),
             tensors=", ".join(_described(described[str(v)]) for v in row["inputs"] if str(v) in described),
-            inputs="recorded" if all("path" in described.get(str(v), {}) for v in row["inputs"]) else "random",
+            inputs=_contents([described.get(str(v), {}) for v in row["inputs"]]),
         )
         for row in alike.to_dicts()
     ]  # fmt: skip
+
+
+def _contents(inputs: Sequence[Mapping[str, Any]]) -> str:
+    recorded = sum("path" in value for value in inputs)
+    if not recorded:
+        return "random"
+    return "recorded" if recorded == len(inputs) else "partly recorded"
 
 
 def _described(value: Mapping[str, Any]) -> str:
     return f"{value['dtype']}{value['shape'] or []}"
 
 
-def _question(row: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _question(
+    row: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]], record: RankRecord
+) -> dict[str, Any]:
     wanted = ("storage", "offset", "shape", "stride", "dtype", "device", "role", "path")
     ids = [str(v) for v in dict.fromkeys([*row["inputs"], *row["outputs"]]) if str(v) in described]
     values = {v: {name: described[v][name] for name in wanted if name in described[v]} for v in ids}
-    with_ = {"name": row["name"], "arguments": json.loads(row["arguments"]), "values": values, "seed": 0}
+    try:
+        arguments = json.loads(row["arguments"])
+    except (TypeError, ValueError) as error:
+        what = f"arguments of {row['name']} are no JSON"
+        raise RecordError(what, where=str(record.folder / "ops.parquet"), do="record the run again") from error
+    with_ = {"name": row["name"], "arguments": arguments, "values": values, "seed": 0}
     return {"do": "operator", "with": with_}
 
 

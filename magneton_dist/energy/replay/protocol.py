@@ -12,6 +12,7 @@ numpy and polars suffice for it, so that it runs where little else is installed.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -168,7 +169,8 @@ def estimate(values: Floats) -> Estimate:
 
 
 def measure(
-    arms: Sequence[Arm], watch: Watch, rules: Rules, figure: Figure = first_arm, absolute: bool = False
+    arms: Sequence[Arm], watch: Watch, rules: Rules, figure: Figure = first_arm, absolute: bool = False,
+    within_s: float = math.inf,
 ) -> Series:
     """Replay `arms` in ABBA order until `figure` is known well enough.
 
@@ -178,6 +180,7 @@ def measure(
         rules: how long and how often.
         figure: what must be known, out of the arms' joules (or seconds, where nothing measures).
         absolute: `figure` is a logarithm or ratio: its half-width is not relative to its mean.
+        within_s: no window is begun that would end later, counted from the first.
     """
     longest_s = max(_cycle_s(arm.run(rules.warm_up_s)) for arm in arms)
     blocks = rules.phases if watch.measures and longest_s > _LONG * watch.window_s > 0 else 1
@@ -185,9 +188,15 @@ def measure(
     rejected: Counter[str] = Counter()
     notes: set[str] = set()
     source, conclusive = "", False
+    first_ns = turn_s = spent_s = 0.0
     for turn in range(rules.most * _TRIES):
+        if spent_s + turn_s > within_s:
+            break
         order = list(range(len(arms)))[:: -1 if turn % 2 else 1]
         seen = {arm: _window(arms[arm], watch, rules, blocks) for arm in order}
+        spans = [span for arm in order for span in seen[arm].spans]
+        first_ns = first_ns or spans[0].start_ns
+        turn_s, spent_s = (spans[-1].end_ns - spans[0].start_ns) / 1e9, (spans[-1].end_ns - first_ns) / 1e9
         window = _Window([seen[arm] for arm in range(len(arms))], watch.conditions())
         reason = window.unusable(watch.measures)
         if reason:

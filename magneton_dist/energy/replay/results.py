@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import polars as pl
 
 from magneton_dist.energy.attribution import Floats
 from magneton_dist.energy.replay.signature import signatures
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.records.schema import BOOL, F64, I64, STR, Column, Table
 
 FILE = "replayed.parquet"
@@ -28,7 +32,7 @@ REPLAYED = Table("replayed", "calls of an operator or collective that are alike,
     "conclusive": Column(BOOL, "", "the interval got as narrow as asked for"),
     "windows": Column(I64, "", "that count"),
     "temperature_c": Column(F64, "degrees Celsius", "of the hottest device, mean over the windows; null: not told"),
-    "inputs": Column(STR, "", "what it worked on: random or recorded"),
+    "inputs": Column(STR, "", "what it worked on: random, recorded, or partly recorded"),
     "how": Column(STR, "", "loop, or CUDA graph"),
     "meter": Column(STR, "", "where the watts come from"),
     "device": Column(STR, "", "on which it was replayed"),
@@ -71,13 +75,42 @@ def replayed_joules(ops: pl.DataFrame, values: pl.DataFrame, replayed: pl.DataFr
     return None if joules.null_count() == len(joules) else joules.fill_null(float("nan")).to_numpy()
 
 
+@contextmanager
+def one_at_a_time(runs: Iterable[Path]) -> Iterator[list[str]]:
+    """Hold the runs in these folders, which other replays may not work on meanwhile; yields notes.
+
+    Raises:
+        InputError: another replay works on one of them.
+        RecordError: what was replayed before is damaged.
+    """
+    notes = []
+    with ExitStack() as held:
+        for run in sorted(set(runs)):
+            handle = os.open(run, os.O_RDONLY)
+            held.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                do = "wait for it: each would measure the other's load, too"
+                raise InputError("another replay works on it", where=str(run), do=do) from error
+            except OSError as error:  # some network file systems
+                notes.append(f"{run} cannot be locked ({error.strerror}): a second replay of it would not be noticed")
+            read_replayed(run)
+        yield notes
+
+
 def write_replayed(run: Path, rows: pl.DataFrame) -> None:
-    """Add `rows` to what was replayed for the run in folder `run`; a newer row replaces an older one.
+    """Add `rows` to what was replayed for the run in folder `run`.
+
+    A newer row replaces an older one, unless the older one was measured and the newer was not.
 
     Raises:
         RecordError: the folder cannot be written to.
     """
-    kept = read_replayed(run).join(rows, on="key", how="anti")
+    known = read_replayed(run)
+    measured = known.filter(pl.col("energy_kind") == "replayed")["key"]
+    rows = rows.filter((pl.col("energy_kind") == "replayed") | ~pl.col("key").is_in(measured.implode()))
+    kept = known.join(rows, on="key", how="anti")
     path = run / FILE
     draft = path.with_name(f".{FILE}.tmp")
     try:

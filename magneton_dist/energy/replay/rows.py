@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,23 +60,23 @@ class Benches:
 
 
 def replay_together(
-    group: Sequence[Candidate], benches: Benches, watch: MeterWatch, meters: Sequence[Meter], rules: Rules,
-    left_s: float,
+    group: Sequence[Candidate], benches: Benches, watch: MeterWatch, rules: Rules, left_s: float
 ) -> list[Row] | None:
     """Rows of `REPLAYED` of candidates that take turns, A B B A: the same call under different settings.
 
     Args:
         group: one candidate, or several of the same key.
         benches: processes.
-        watch, meters: of the devices.
-        rules: how long and how often; no more windows than fit into `left_s`.
+        watch: meters of the devices that the group loads, and of no others.
+        rules: how long and how often.
+        left_s: no window is begun that would not fit into it.
 
     Returns:
         One row each, without figures and with the reason where it cannot be replayed; None where what the group
         takes does not fit.
     """
     ended_s = time.monotonic() + left_s
-    rows = [_blank(candidate, benches, meters) for candidate in group]
+    rows = [_blank(candidate, benches, watch.meters) for candidate in group]
     arms: list[OneArm] = []
     columns: list[tuple[int, int | None]] = []  # of each candidate: its own arm, and that which only restores
     for candidate, row in zip(group, rows, strict=True):
@@ -101,12 +100,12 @@ def replay_together(
 
     figure: Callable[[Floats], Floats] = ratio if len(group) > 1 else lambda of_arms: own(of_arms, 0)
     each_s = len(arms) * (rules.window_s + rules.discard(watch.window_s))
-    most = int((ended_s - time.monotonic() - len(arms) * rules.warm_up_s) / each_s)
-    if most < rules.fewest:
+    if ended_s - time.monotonic() < len(arms) * rules.warm_up_s + rules.fewest * each_s:
         return None
     try:
         idle_w = _idle_watts(watch, rules)
-        series = measure(arms, watch, replace(rules, most=min(rules.most, most)), figure, absolute=len(group) > 1)
+        within_s = ended_s - time.monotonic() - len(arms) * rules.warm_up_s
+        series = measure(arms, watch, rules, figure, absolute=len(group) > 1, within_s=within_s)
     except (InputError, MeterError) as error:
         return _failed(rows, group, benches, error)
     said = [*series.notes, *(f"{n} windows: {why}" for why, n in series.rejected.items())]
@@ -124,7 +123,7 @@ def replay_together(
         }  # fmt: skip
         if watch.measures:
             row |= _measured(figures, seconds.mean, idle_w)
-        elif candidate.watts is not None and all(meter.provenance == "modelled" for meter in meters):
+        elif candidate.watts is not None and all(meter.provenance == "modelled" for meter in watch.meters):
             row |= _modelled(seconds.mean * max(1, candidate.ranks), candidate.watts)
         turns = _turns(group, ratio(series.joules if watch.measures else series.seconds)) if len(group) > 1 else []
         row["notes"] = "; ".join(note for note in (row["notes"], *turns, *said) if note)

@@ -6,13 +6,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from magneton_dist.energy.replay.plan import Candidate, candidates
 from magneton_dist.energy.replay.protocol import TIMES, Rules
-from magneton_dist.energy.replay.results import REPLAYED, write_replayed
+from magneton_dist.energy.replay.results import REPLAYED, one_at_a_time, read_replayed, write_replayed
 from magneton_dist.energy.replay.rows import Benches, Row, replay_together
 from magneton_dist.energy.replay.watch import MeterWatch
 from magneton_dist.errors import InputError
@@ -60,7 +61,7 @@ def replay_runs(
     """Replay what `runs` ran, and write what was found beside each run.
 
     Args:
-        runs: repeats of each variant; the lowest rank that traced a step in the first of them is what is replayed.
+        runs: repeats of each variant; the lowest rank that traced a step, in the first that has one, is replayed.
         open_meter: gives a meter of a device.
         devices: of this machine, ``cpu`` or GPU UUIDs, for the ranks of a collective.
         profile: watts by class: what is at stake, and the joules where nothing measures.
@@ -70,41 +71,46 @@ def replay_runs(
         on_progress: is told before each.
 
     Raises:
-        InputError: nothing was traced, or the budget is too small for a single one.
+        InputError: nothing was traced, the budget is too small for a single one, or another replay is at it.
         MeterError: a meter fails.
+        RecordError: the record, or what was replayed before, is damaged.
     """
     ended_s = time.monotonic() + budget_s
     every = candidates(_ranks(runs), profile)
     wanted = [c for c in every if re.search(only, c.name) and _possible(c, devices)]
+    found = Replays(notes=_left_out(every, devices, only))
     if not wanted:
         why = "matches nothing that was traced" if only else "holds no operators of a traced step"
-        raise InputError(why, where=only or "record", do="set capture.graph_steps, or give another --only")
-    found = Replays(notes=_left_out(every, devices, only))
-    meters = [open_meter(device) for device in devices]
+        do = "set capture.graph_steps, or give another --only"
+        raise InputError(found.notes[0] if found.notes else why, where=only or "record", do=do)
     done: set[int] = set()
-    try:
-        with MeterWatch(meters) as watch, Benches(devices) as benches:
-            rules = rules or (Rules() if watch.measures else TIMES)
-            for group in _groups(wanted):
-                left_s = ended_s - time.monotonic()
-                if left_s < START_S + rules.seconds(len(group), watch.window_s):
-                    break
-                on_progress(Progress(len(found.rows), len(wanted), group[0].name, left_s))
-                rows = replay_together(group, benches, watch, meters, rules, left_s)
-                if rows is None:
-                    break
-                for candidate, row in zip(group, rows, strict=True):
-                    found.rows.append((row, candidate.variants))
-                    _keep(candidate, row, runs)
-                    done.add(id(candidate))
-            found.notes.extend(watch.faults)
-    finally:
-        for meter in meters:
-            meter.close()
-    if not found.rows:
-        needed = START_S + rules.seconds(1, watch.window_s)
-        raise InputError(f"one replay takes {needed:.0f} s", where="--budget", do="give more, or a shorter --window")
-    _forget(runs, [candidate for candidate in wanted if id(candidate) not in done], found)
+    with ExitStack() as held:
+        folders = [run.folder for repeats in runs.values() for run in repeats]
+        found.notes.extend(held.enter_context(one_at_a_time(folders)))
+        meters = {device: held.enter_context(closing(open_meter(device))) for device in dict.fromkeys(devices)}
+        benches = held.enter_context(Benches(devices))
+        for group in _groups(wanted):
+            # what other devices draw meanwhile is none of its joules
+            watch = MeterWatch([meters[device] for device in dict.fromkeys(benches.devices_of(group[0]))])
+            chosen = rules or (Rules() if watch.measures else TIMES)
+            left_s = ended_s - time.monotonic()
+            needed_s = START_S + chosen.seconds(len(group), watch.window_s)
+            if left_s < needed_s:
+                break
+            on_progress(Progress(len(found.rows), len(wanted), group[0].name, left_s))
+            with watch:
+                rows = replay_together(group, benches, watch, chosen, left_s)
+            found.notes.extend(fault for fault in watch.faults if fault not in found.notes)
+            if rows is None:  # another one may fit
+                continue
+            for candidate, row in zip(group, rows, strict=True):
+                found.rows.append((row, candidate.variants))
+                _keep(candidate, row, runs)
+                done.add(id(candidate))
+        if not found.rows:
+            do = "give more, or a shorter --window"
+            raise InputError(f"one replay takes {needed_s:.0f} s or more", where="--budget", do=do)
+        _forget(runs, [candidate for candidate in every if id(candidate) not in done], found)
     return replace(found, left_out=len(wanted) - len(found.rows))
 
 
@@ -125,8 +131,18 @@ def _keep(candidate: Candidate, row: Row, runs: Mapping[str, Sequence[RunRecord]
 
 
 def _forget(runs: Mapping[str, Sequence[RunRecord]], left_out: Sequence[Candidate], found: Replays) -> None:
-    """Delete recorded inputs, which are user data, once what works on them was replayed."""
-    waiting = {candidate.name for candidate in left_out if candidate.inputs == "recorded"}
+    """Delete recorded inputs, which are user data, once all that works on them was replayed, now or before."""
+    before = {
+        variant: {
+            key for run in repeats[:1]
+            for key in read_replayed(run.folder).filter(pl.col("inputs") == "recorded")["key"]
+        }
+        for variant, repeats in runs.items()
+    }
+    waiting = {
+        candidate.name for candidate in left_out
+        if candidate.inputs == "recorded" and any(candidate.key not in before[v] for v in candidate.variants)
+    }  # fmt: skip
     if waiting:
         found.notes.append(f"recorded inputs are kept for {', '.join(sorted(waiting))}: replay again")
         return
@@ -136,14 +152,12 @@ def _forget(runs: Mapping[str, Sequence[RunRecord]], left_out: Sequence[Candidat
 
 
 def _ranks(runs: Mapping[str, Sequence[RunRecord]]) -> dict[str, RankRecord]:
-    """Of each variant, the lowest rank that traced a step in its first run."""
+    """Of each variant, the lowest rank that traced a step, in the first run that has one."""
     found = {}
     for variant, repeats in runs.items():
-        for record in repeats[0].ranks.values():
-            if record.ops.height:
-                # a record of its own: nothing keeps its tables
-                found[variant] = RankRecord(record.folder)
-                break
+        traced = (record for run in repeats for record in run.ranks.values() if record.ops.height)
+        if (first := next(traced, None)) is not None:
+            found[variant] = RankRecord(first.folder)  # a record of its own: nothing keeps its tables
     return found
 
 

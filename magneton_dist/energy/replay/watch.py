@@ -16,11 +16,11 @@ class MeterWatch:
     """A `protocol.Watch` of real meters; use it as a context manager.
 
     Args:
-        meters: one for each device; open.
+        meters: one for each device under load; open, and left open.
     """
 
     def __init__(self, meters: Sequence[Meter]) -> None:
-        self._meters = meters
+        self.meters = meters
         self.measures = all(meter.provenance == "measured" for meter in meters)
         self.period_s = max(meter.period_s for meter in meters)
         self.window_s = max(meter.window_ns for meter in meters) / 1e9
@@ -54,7 +54,7 @@ class MeterWatch:
 
     def conditions(self) -> list[Conditions]:
         """Of each device, now."""
-        return [meter.conditions() for meter in self._meters]
+        return [meter.conditions() for meter in self.meters]
 
     def rest_until(self, moment_s: float, period_s: float) -> None:
         """See `protocol.Watch`."""

@@ -87,6 +87,17 @@ def test_throttled_windows_do_not_count_and_end() -> None:
     assert np.isnan(estimate(series.joules[:, 0]).mean)
 
 
+def test_no_window_is_begun_that_would_end_too_late() -> None:
+    """Windows are of 11 s here, one more comes before them; 120 s hold ten, whether they count or not."""
+    for throttled in ((), ("SW power cap",)):
+        device = Device(PUBLISHED["25/100 ms"], 8)
+        device.throttled = throttled
+        began_s = device.now_s
+        series = measure([Moody(device, ())], device, RULES, within_s=120.0)
+        assert len(series.joules) + series.rejected.total() == 10
+        assert device.now_s - began_s - RULES.warm_up_s == pytest.approx(110, abs=1)
+
+
 class Warming(Repeated):
     """Ten degrees warmer after each of the first three windows; leakage makes it hungrier."""
 

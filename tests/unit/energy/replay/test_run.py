@@ -11,13 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from magneton_dist.energy.replay import run as run_room
+from magneton_dist.energy.replay.plan import candidates
 from magneton_dist.energy.replay.protocol import Rules
-from magneton_dist.energy.replay.results import REPLAYED, read_replayed, write_replayed
+from magneton_dist.energy.replay.results import REPLAYED, one_at_a_time, read_replayed, write_replayed
 from magneton_dist.energy.replay.run import Progress, replay_runs
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.meters import Meter, ModelledMeter, NullMeter, load_profile
 from magneton_dist.records.inputs import kept_inputs
-from magneton_dist.records.schema import COLLECTIVES, KNOBS
+from magneton_dist.records.schema import COLLECTIVES, KNOBS, OPS
 from magneton_dist.records.store import RunRecord
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine takes many times longer
@@ -137,6 +139,97 @@ def test_recorded_inputs_are_worked_on_and_then_deleted(make_run: Make) -> None:
     assert row["inputs"] == "recorded"
     assert row["seconds"] > 0, row["notes"]
     assert kept_inputs(folder) == {}
+
+
+def test_inputs_are_kept_until_all_that_works_on_them_was_replayed(make_run: Make) -> None:
+    run = make_run()
+    ops = run.ranks[0].ops
+    folder = run.ranks[0].folder
+    shapes = {row["value_id"]: row for row in run.ranks[0].values.to_dicts()}
+    named = ("aten.embedding.default", "aten.relu.default")
+    for value in {v for inputs in ops.filter(pl.col("name").is_in(named))["inputs"] for v in inputs}:
+        known = shapes[value]
+        kind = np.int64 if known["dtype"] == "int64" else np.float32
+        (folder / f"input-{value}.bin").write_bytes(np.zeros(known["shape"], kind).tobytes())
+    kept = set(kept_inputs(folder))
+    quick = Rules(warm_up_s=0.05, discard_s=0, window_s=0.05, fewest=3, most=3)
+
+    def replayed(only: str) -> list[str]:
+        return replay_runs(
+            {"a": [run]}, lambda _: NullMeter("cpu"), ["cpu"], PROFILE, budget_s=60, rules=quick, only=only
+        ).notes  # fmt: skip
+
+    assert replayed("embedding.default") == ["recorded inputs are kept for aten.relu.default: replay again"]
+    assert set(kept_inputs(folder)) == kept
+    assert replayed("relu.default") == []  # the other one was, before
+    assert kept_inputs(folder) == {}
+
+
+def test_what_reads_no_tensor_worked_on_nothing_recorded(make_run: Make, step_tables: dict[str, pl.DataFrame]) -> None:
+    (op,) = step_tables["ops"].filter(pl.col("name") == "aten.relu.default").to_dicts()
+    arange = {**op, "name": "aten.arange.default", "inputs": [], "arguments": "[64]"}
+    run = make_run(ops=pl.DataFrame([arange, {**op, "op_id": op["op_id"] + 1}], schema=step_tables["ops"].schema))
+    (run.ranks[0].folder / f"input-{op['inputs'][0]}.bin").touch()
+    found = {c.name: c.inputs for c in candidates({"a": run.ranks[0]}, PROFILE)}
+    assert found["aten.arange.default"] == "random"
+    assert found["aten.relu.default"] == "recorded"
+
+
+def test_only_the_devices_under_load_are_metered(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: dict[str, list[str]] = {}
+
+    def noted(group: Any, benches: Any, watch: Any, *_: Any) -> None:
+        loaded[group[0].name] = [meter.device for meter in watch.meters]
+
+    monkeypatch.setattr(run_room, "replay_together", noted)
+    calls = pl.DataFrame([collective()], schema=COLLECTIVES.schema)
+    on_gpu = make_run().ranks[0].values.with_columns(device=pl.lit("cuda:0"))
+    run = make_run("b", collectives=calls, values=on_gpu)
+    with pytest.raises(InputError, match="one replay takes"):  # none was made
+        replay_runs(
+            {"b": [run]}, NullMeter, ["GPU-a", "GPU-b", "GPU-c"], PROFILE, budget_s=600, rules=QUICK,
+            only="addmm.default|allreduce",
+        )  # fmt: skip
+    assert loaded == {"aten.addmm.default": ["GPU-a"], "allreduce_": ["GPU-a", "GPU-b"]}
+
+
+def test_what_cannot_be_replayed_here_is_said_before_anything_runs(
+    make_run: Make, step_tables: dict[str, pl.DataFrame]
+) -> None:
+    run = make_run()
+
+    def replayed(run: RunRecord, devices: list[str]) -> None:
+        replay_runs({"a": [run]}, NullMeter, devices, PROFILE, budget_s=600, rules=QUICK)
+
+    with pytest.raises(InputError, match="need other devices, or more, than GPU-a"):
+        replayed(run, ["GPU-a"])
+    with one_at_a_time([run.folder]), pytest.raises(InputError, match="another replay works on it"):
+        replayed(run, ["cpu"])
+    (run.folder / "replayed.parquet").write_bytes(b"no parquet")
+    with pytest.raises(RecordError, match="replay again"):
+        replayed(run, ["cpu"])
+    cut = step_tables["ops"].with_columns(arguments=pl.col("arguments").str.slice(0, 3))
+    with pytest.raises(RecordError, match="are no JSON"):
+        replayed(make_run("cut", ops=cut), ["cpu"])
+
+
+def test_a_first_run_that_was_killed_early_does_not_stop_the_others(make_run: Make) -> None:
+    killed, whole = make_run(ops=OPS.empty()), make_run(repeat=1)
+    quick = Rules(warm_up_s=0.05, discard_s=0, window_s=0.05, fewest=3, most=3)
+    found = replay_runs(
+        {"a": [killed, whole], "none": []}, NullMeter, ["cpu"], PROFILE, budget_s=60, rules=quick, only="addmm"
+    )
+    assert found.rows
+    assert read_replayed(whole.folder).height == read_replayed(killed.folder).height == len(found.rows)
+
+
+def test_a_measured_row_is_not_replaced_by_one_that_was_not(tmp_path: Path) -> None:
+    row = dict.fromkeys(REPLAYED.columns) | {"key": "k", "joules": 1.0, "energy_kind": "replayed"}
+    for joules, kind in ((1.0, "replayed"), (2.0, "modelled"), (None, "unmeasured")):
+        write_replayed(tmp_path, pl.DataFrame([row | {"joules": joules, "energy_kind": kind}], schema=REPLAYED.schema))
+        assert read_replayed(tmp_path)["joules"].to_list() == [1.0]
+    write_replayed(tmp_path, pl.DataFrame([row | {"joules": 3.0}], schema=REPLAYED.schema))
+    assert read_replayed(tmp_path)["joules"].to_list() == [3.0]
 
 
 def test_the_same_call_under_different_settings_takes_turns(make_run: Make, steady_meter: Meter) -> None:
