@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +26,7 @@ from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.detect.slow_workers import slow_workers
+from magneton_dist.detect.source_lines import user_frames
 from magneton_dist.diagnosis.explain import with_arguments, with_waits
 from magneton_dist.diagnosis.kept import remembered
 from magneton_dist.diagnosis.recorded import Sides
@@ -271,7 +272,7 @@ def conclude_runs(
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
     knobs = _snapshots(facts, runs)
-    advised = [line for variant, of_variant in knobs.items() for line in advice(variant, of_variant)]
+    advised = [line for v, of_variant in knobs.items() for line in advice(v, of_variant, _sources(runs[v].values()))]
     result = msgspec.structs.replace(result, settings=differences(knobs), notes=[*result.notes, *advised])
     result = with_arguments(with_waits(result), Sides(runs))
     return Outcome(remembered(result, folder), folder, bands)
@@ -322,6 +323,15 @@ def _snapshots(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict[s
             for rank in sorted(ranks)[:1]:
                 knobs[variant] = dict(ranks[rank].knobs.iter_rows())
     return knobs
+
+
+def _sources(runs: Iterable[RunRecord]) -> list[Path]:
+    """Files of the user's own code on the stacks of the lowest rank of a run."""
+    for run in runs:
+        for rank in sorted(run.ranks)[:1]:
+            files = run.ranks[rank].stacks["frames"].explode().struct.field("file").drop_nulls().unique().sort()
+            return [Path(file) for file in user_frames(files.to_list())]
+    return []
 
 
 def _configured_profile(energy: Energy) -> Profile | None:

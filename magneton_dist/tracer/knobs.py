@@ -155,6 +155,7 @@ def _hidden(name: str, owner: Any) -> Iterator[Knob]:
 def _switches() -> Iterator[Knob]:
     for name in _SWITCHES:
         yield from _read(f"torch.{name}", getattr(torch, name, None))
+    yield from _read("torch.autograd.profiler_enabled", torch._C._autograd._profiler_enabled)
     yield from _read("torch.backends.mha.get_fastpath_enabled", torch.backends.mha.get_fastpath_enabled)
     for name in _ATTENTION:
         yield from _read(f"torch.backends.cuda.{name}", getattr(torch.backends.cuda, name, None))
@@ -227,6 +228,10 @@ def _data_parallel(model: Model) -> Iterator[Knob]:
         for name in _DDP_ARGUMENTS:
             if name in vars(module):
                 yield f"{prefix}.{name}", _text(vars(module)[name])
+        if getattr(module, "find_unused_parameters", False) and hasattr(module, "_get_ddp_logging_data"):
+            unused = module._get_ddp_logging_data().get("unused_parameter_size")
+            if unused is not None:  # from the second step on
+                yield f"{prefix}.unused_parameter_bytes", str(unused)
 
 
 def _fully_sharded(model: Model) -> Iterator[Knob]:

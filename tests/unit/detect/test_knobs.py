@@ -53,3 +53,48 @@ def test_a_switch_that_was_left_on(monkeypatch):
 @pytest.mark.parametrize(("value", "told"), [("DETAIL", True), ("INFO", False), ("OFF", False)])
 def test_values_that_cost_nothing_are_silent(value, told):
     assert bool(advice("alone", {"env.TORCH_DISTRIBUTED_DEBUG": value})) is told
+
+
+@pytest.mark.parametrize(
+    ("unused", "words"), [("0", "and torch found none: leave it out"), ("80", None), (None, "leave it out if all")]
+)
+def test_looking_for_unused_parameters_is_advised_against_where_all_are_used(unused, words):
+    knobs = {"ddp.find_unused_parameters": "True"} | ({} if unused is None else {"ddp.unused_parameter_bytes": unused})
+    told = advice("alone", knobs)
+    assert len(told) == (words is not None)
+    assert all(words in line for line in told)
+
+
+def test_the_line_that_sets_it_is_named(tmp_path):
+    script, other = tmp_path / "train.py", tmp_path / "model.py"
+    script.write_text(
+        "import torch\n"
+        "# torch.autograd.set_detect_anomaly(True) was here\n"
+        "torch.autograd.set_detect_anomaly(True)\n"
+        "os.environ['NCCL_P2P_DISABLE'] = '1'\n"
+    )
+    other.write_text("torch.use_deterministic_algorithms(True)\ntorch.use_deterministic_algorithms(False)\n")
+    knobs = {
+        "env.NCCL_P2P_DISABLE": "1", "env.NCCL_IB_DISABLE": "1", "torch.is_anomaly_enabled": "True",
+        "torch.are_deterministic_algorithms_enabled": "True",
+    }  # fmt: skip
+    told = [line.split(": ")[2] for line in advice("alone", knobs, [script, other, tmp_path / "gone.py", tmp_path])]
+    assert told == [
+        "NCCL_P2P_DISABLE=1 (train.py:4)", "NCCL_IB_DISABLE=1", "torch.is_anomaly_enabled=True (train.py:3)",
+        "torch.are_deterministic_algorithms_enabled=True (model.py:1)",
+    ]  # fmt: skip
+
+
+def test_two_lines_that_may_have_set_it_are_not_guessed_between(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("torch.autograd.set_detect_anomaly(debug)\nwith torch.autograd.detect_anomaly():\n    pass\n")
+    (told,) = advice("alone", {"torch.is_anomaly_enabled": "True"}, [script])
+    assert "torch.is_anomaly_enabled=True: autograd" in told
+
+
+def test_a_profiler_that_was_left_on():
+    rows = Rows()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        emit_knobs(rows)  # type: ignore[arg-type]
+    (told,) = advice("alone", rows.knobs)
+    assert told.startswith("alone: advice, not proved: torch.autograd.profiler_enabled=True: ")
