@@ -74,7 +74,8 @@ def counterfactuals(variant: str, ranks: Mapping[int, RankRecorded]) -> tuple[li
             saved / float(ran.length[0]), None if joules is None else float(joules[0] - joules[n]),
             "unmeasured" if joules is None else "modelled",
         ))  # fmt: skip
-    return sorted(told, key=lambda c: (c.kind != "ranks", -c.saved_s)), []
+    # to the ns, so that equals come in one order
+    return sorted(told, key=lambda c: (c.kind != "ranks", -round(c.saved_s, 9), c.what)), []
 
 
 def _busy_ns(states: pl.DataFrame) -> float:
@@ -95,8 +96,8 @@ def _of_ranks(paces: Mapping[int, Pace], ranks: Mapping[int, RankRecorded]) -> l
     if not even:
         return []
     waits = pl.concat([r.arrivals.select("culprit", "wait_ns") for r in ranks.values()]).drop_nulls()
-    late = waits.group_by("culprit").agg(pl.col("wait_ns").sum()).sort("wait_ns", descending=True)["culprit"]
-    single = [rank for rank in late.to_list() if rank in even][:MOST_RANKS]
+    late = waits.group_by("culprit").agg(pl.col("wait_ns").sum()).sort("wait_ns", "culprit", descending=[True, False])
+    single = [rank for rank in late["culprit"].to_list() if rank in even][:MOST_RANKS]
     return [
         _Change("all ranks alike", "ranks", even),
         *(_Change(f"rank {rank}", "rank", {rank: even[rank]}) for rank in single),
@@ -113,7 +114,8 @@ def _of_collectives(paces: Mapping[int, Pace]) -> list[_Change]:
         orient="row",
     )  # fmt: skip
     rows = rows.with_columns(pl.col("transfer").median().over("op", "group", "bytes").alias("median"))
-    totals = rows.group_by("op", "group").agg(pl.col("transfer").sum()).sort("transfer", descending=True)
+    totals = rows.group_by("op", "group").agg(pl.col("transfer").sum())
+    totals = totals.sort("transfer", "op", "group", descending=[True, False, False])
     changes = []
     for op, group, _ in totals.head(MOST_COLLECTIVES).iter_rows():
         changed = {}
@@ -136,7 +138,8 @@ def _of_operations(paces: Mapping[int, Pace], ranks: Mapping[int, RankRecorded])
     rows = rows.filter(pl.col("name").is_in(names.implode()))
     rows = rows.with_columns((pl.col("ns") - pl.col("ns").median().over("name", "nth")).alias("excess"))
     late = pl.col("excess").clip(lower_bound=0).sum().alias("late")
-    worst = rows.group_by("name").agg(late).sort("late", descending=True).head(MOST_OPERATIONS)["name"]
+    sums = rows.group_by("name").agg(late).sort("late", "name", descending=[True, False])
+    worst = sums.head(MOST_OPERATIONS)["name"]
     changes = []
     for name in worst.to_list():
         changed = {}
@@ -155,7 +158,7 @@ def _kernels(p: Pace, recorded: RankRecorded) -> pl.DataFrame:
     kernels = recorded.activities.lazy().filter(pl.col("kind") == "kernel").select(
         "name", "stream", "start_ns", length
     ).collect()  # fmt: skip
-    by_stream = kernels.group_by("stream").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    by_stream = kernels.group_by("stream").agg(pl.col("ns").sum()).sort("ns", "stream", descending=[True, False])
     if by_stream.height:
         kernels = kernels.filter(pl.col("stream").eq_missing(by_stream["stream"][0]))
     total = pl.col("ns").sum()

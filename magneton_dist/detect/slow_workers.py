@@ -68,4 +68,4 @@ def _saved(variant: str, replay: Replay, some: Sequence[int], took_s: float) -> 
         for what, kind, then in tried
         if 1 - then / took >= FLOOR_SHARE
     ]
-    return sorted(found, key=lambda c: (c.kind != "ranks", -c.saved_s))
+    return sorted(found, key=lambda c: (c.kind != "ranks", -round(c.saved_s, 9), c.what))

@@ -109,7 +109,7 @@ def _blame(waits: pl.DataFrame, culprit: int) -> _Blame | None:
     calls = counts.group_by("group", "culprit").agg(pl.col("count").max())
     members = pl.concat([groups.select("group", rank="waiter"), groups.select("group", rank="culprit")]).unique()
     smallest = int(members.group_by("group").len()["len"].min())  # type: ignore[arg-type]
-    top = mine.sort("exposed_wait_s", descending=True).row(0, named=True)
+    top = mine.sort("exposed_wait_s", "waiter", "op", descending=[True, False, False]).row(0, named=True)
     return _Blame(
         seconds=float(mine["exposed_wait_s"].sum()),
         calls=int(calls.filter(pl.col("culprit") == culprit)["count"].sum()),

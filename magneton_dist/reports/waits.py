@@ -80,7 +80,7 @@ def _cells(waits: pl.DataFrame, rows: Sequence[int], columns: int) -> list[list[
 
 
 def _column_values(collectives: pl.DataFrame, run: RunBands) -> Values:
-    worst = collectives.sort("wait_ns", descending=True).row(0, named=True)
+    worst = collectives.sort("wait_ns", "at", descending=[True, False]).row(0, named=True)
     more = f" and {collectives.height - 1} more" if collectives.height > 1 else ""
     return {
         "at_us": int(collectives["at"][0]) // 1_000, "culprit": worst["culprit"],
@@ -107,6 +107,7 @@ def _culprits(waits: pl.DataFrame) -> list[Values]:
 
 def _longest(collectives: pl.DataFrame, run: RunBands) -> list[Values]:
     """The collectives with the longest waits, of all ranks together."""
+    longest = collectives.sort("wait_ns", "at", descending=[True, False]).head(MOST_CALLS)
     return [
         {
             "at": quantity(row["at"] / 1e9, "s"), "op": one_line(str(row["op"]), 60),
@@ -115,5 +116,5 @@ def _longest(collectives: pl.DataFrame, run: RunBands) -> list[Values]:
             "culprit": "nobody can be named" if row["culprit"] is None else f"rank {row['culprit']}",
             "waited": quantity(row["wait_ns"] / 1e9, "s", 3),
         }
-        for row in collectives.sort("wait_ns", descending=True).head(MOST_CALLS).iter_rows(named=True)
+        for row in longest.iter_rows(named=True)
     ]  # fmt: skip
