@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from magneton_dist.errors import RecordError
+from magneton_dist.records.host_times import HOST_TIMES, IDLE, read_host_times
 from magneton_dist.records.schema import TABLES
 from magneton_dist.records.store import RankRecord, RunRecord
 
@@ -31,6 +32,7 @@ REQUIRED: dict[str, list[str]] = {
     "parameters": ["name", "shape", "dtype", "exact"],
     "marks": ["name", "t_ns"],
     "faults": ["where", "message"],
+    HOST_TIMES.name: ["kind", "what", "count", "duration_ns"],
 }
 UNIQUE = {
     "steps": "step",
@@ -46,6 +48,7 @@ WORDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ops", "phase"): ("forward", "backward", "optimizer", "other"),
     ("values", "role"): ("parameter", "buffer", "gradient", "optimizer_state", "input", "activation"),
     ("activities", "kind"): ("kernel", "memcpy", "memset", "collective", "cpu"),
+    (HOST_TIMES.name, "kind"): (*IDLE, "sync", "spin"),
 }
 # (table, list or id column, table it points to, its id column); null ids say "unknown"
 REFERENCES = [
@@ -57,6 +60,7 @@ REFERENCES = [
     ("collectives", "stack_id", "stacks", "stack_id"),
     ("collective_sums", "stack_id", "stacks", "stack_id"),
     ("activities", "op_id", "ops", "op_id"),
+    (HOST_TIMES.name, "stack_id", "stacks", "stack_id"),
 ]
 
 
@@ -110,6 +114,7 @@ RULES = [
     _grows("counters", "t_ns", over="device"),
     _grows("counters", "joules", over="device"),
     _grows("marks", "t_ns"),
+    *(_negative(HOST_TIMES.name, column) for column in ("count", "duration_ns")),
 ]
 
 
@@ -142,7 +147,11 @@ def _rank_problems(record: RankRecord) -> Iterator[str]:
             tables[name] = record.table(name)
         except RecordError as error:
             yield str(error)
-    for name in (name for name in TABLES if name in tables):
+    try:
+        tables[HOST_TIMES.name] = read_host_times(record.folder)
+    except RecordError as error:
+        yield str(error)
+    for name in (name for name in REQUIRED if name in tables):
         yield from (f"{name}: {problem}" for problem in _table_problems(name, tables[name]))
     for table, column, target, key in REFERENCES:
         if table in tables and target in tables:

@@ -3,6 +3,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from magneton_dist.records.host_times import HOST_TIMES, write_host_times
 from magneton_dist.records.schema import TABLES
 from magneton_dist.records.store import load, rank_folder, write_manifest, write_rank
 from magneton_dist.records.validation import REQUIRED, RULES, UNIQUE, WORDS, validate
@@ -14,12 +15,13 @@ def test_a_sound_record_has_no_problems(run: Path):
 
 
 def test_the_rules_name_columns_that_exist():
-    assert REQUIRED.keys() == TABLES.keys()
+    tables = {**TABLES, HOST_TIMES.name: HOST_TIMES}
+    assert REQUIRED.keys() == tables.keys()
     for name, columns in REQUIRED.items():
-        assert set(columns) <= TABLES[name].columns.keys()
+        assert set(columns) <= tables[name].columns.keys()
     for rule in RULES:
-        TABLES[rule.table].empty().select(rule.wrong)
-    assert all(column in TABLES[name].columns for name, column in [*UNIQUE.items(), *WORDS])
+        tables[rule.table].empty().select(rule.wrong)
+    assert all(column in tables[name].columns for name, column in [*UNIQUE.items(), *WORDS])
 
 
 BROKEN = {
@@ -75,6 +77,19 @@ def test_other_columns_and_damage_are_named_and_the_rest_is_still_checked(run: P
     assert any("'steps' has other columns" in p for p in problems)
     assert any("knobs.parquet: cannot be read" in p for p in problems)
     assert any("stamps: delay_ns is null" in p for p in problems)
+
+
+def test_times_of_the_host_are_looked_at_too(run: Path):
+    rows = [(0, "host", "aten::mm", None, 1, 5), (0, "asleep", "", 77, 1, -5)]
+    write_host_times(rank_folder(run, 0), pl.DataFrame(rows, schema=HOST_TIMES.schema, orient="row"))
+    assert validate(run) == [
+        "rank 0: host_times: kind 'asleep' is none of loader, host, launch, unknown, sync, spin",
+        "rank 0: host_times: 1 row(s) duration_ns is negative, first row 1",
+        "rank 0: host_times: stack_id names 1 stack_id(s) that stacks lacks, first 77",
+    ]
+    (rank_folder(run, 0) / "host_times.parquet").write_bytes(b"PAR1")
+    (problem,) = validate(run)
+    assert "host_times.parquet: cannot be read" in problem
 
 
 def test_a_record_without_a_manifest_says_so(run: Path):
