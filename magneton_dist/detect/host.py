@@ -24,6 +24,8 @@ from magneton_dist.records.host_times import IDLE
 FLOOR_SHARE = {"loader": 0.02, "host": 0.10, "launch": 0.10, "sync": 0.20, "spin": 0.20}
 MOST_CAUSES = 5
 SPINNING = ("sync", "spin")
+NO_WORKERS = "_SingleProcessDataLoaderIter"
+_EVIDENCE = {"loader": "in", "sync": "within", "spin": "within"}
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,11 @@ def _finding(runs: VariantRuns, kind: str) -> Finding | None:
     top = causes.row(0, named=True)
     stack = first[worst].stacks.get(top["stack_id"], []) if top["stack_id"] is not None else []
     steps = rows[worst]["step"]
+    # what torch names the iterator of DataLoader(num_workers=0)
+    without_workers = ", by a DataLoader without workers" if kind == "loader" and NO_WORKERS in top["what"] else ""
     return Finding(
         kind=words.finding,
-        title=words.title.format(seconds=f"{seconds / rank_seconds:.0%} of their time"),
+        title=words.title.format(seconds=f"{seconds / rank_seconds:.0%} of their time") + without_workers,
         variant=runs.name,
         joules=joules,
         energy_kind="unmeasured" if joules is None else runs.energy_kind,
@@ -116,7 +120,7 @@ def _finding(runs: VariantRuns, kind: str) -> Finding | None:
         evidence={
             "share_of_rank_seconds": seconds / rank_seconds,
             "stretches": sum(int(of_rank["count"].sum()) for of_rank in rows.values()),
-            "within" if kind in SPINNING else "before": [
+            _EVIDENCE.get(kind, "before"): [
                 f"{what or 'unknown'} {ns / 1e6:.3g} ms" for what, _, ns, _ in causes.head(MOST_CAUSES).iter_rows()
             ],
             **_about_waiting(runs, kind),
@@ -148,6 +152,8 @@ def _steps_per_captured(summary: RankSummary) -> float:
 def _what(kind: str, name: str) -> str:
     if kind in SPINNING:
         return f"synchronisation within {name}" if name else "synchronisation"
+    if kind == "loader":
+        return f"in {name}" if name else ""
     return f"before {name}" if name else ""
 
 

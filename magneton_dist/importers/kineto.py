@@ -200,6 +200,10 @@ class _Assembly:
             step.alias("step"), self.ops["name"].gather(rows.select(op).to_series()).alias("name"),
             self.ops["stack"].gather(rows.select(op).to_series()).fill_null(NONE).alias("stack"),
         )  # fmt: skip
+        if loader.height:  # which kind of loader says more than what came after it
+            fetches = pl.lit(loader["name"].mode().min(), I64)
+            named = pl.when(pl.col("kind") == "loader").then(fetches).otherwise("name")
+            rows = rows.with_columns(named.alias("name"))
         sums = host_times.summed(rows)
         return sums.select(
             "step", "kind", self.names.column(pl.col("name")).fill_null("").alias("what"),

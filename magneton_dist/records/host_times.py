@@ -24,7 +24,11 @@ HOST_TIMES = Table("host_times", "time of one kind and cause within one step", {
         "(launched, not yet begun), unknown; sync: the host stood in a call that waits for the device; spin: CPU time "
         "that its main thread certainly burnt in such calls, of jobs that were recorded with their threads' clocks",
     ),
-    "what": Column(STR, "", "operator that ended the idling, or in which the host waited; empty where unknown"),
+    "what": Column(
+        STR, "",
+        "operator that ended the idling, or in which the host waited; of the loader its own annotation; empty where "
+        "unknown",
+    ),
     "stack_id": Column(I64, "", "its stack, null when unknown"),
     "count": Column(I64, "", "stretches of time, or calls"),
     "duration_ns": Column(I64, "ns", "together"),

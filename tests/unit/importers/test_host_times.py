@@ -41,7 +41,7 @@ def test_idle_time_by_cause(trace: Path) -> None:
         ("host", "aten::mm", 1, 6_000, 4),  # until 12 but for 6 of the loader
         ("launch", "aten::add", 1, 40_000, 4),
         ("launch", "aten::mm", 1, 8_000, 4),
-        ("loader", "aten::mm", 1, 6_000, 4),
+        ("loader", LOADER, 1, 6_000, 4),
         ("sync", "aten::item", 1, 38_000, 4),
         ("unknown", "", 1, 10_000, 4),
     ]
@@ -59,7 +59,7 @@ def test_small_causes_are_put_together(trace: Path, monkeypatch: Any) -> None:
     table = read_trace(trace).host_times
     whole = {"host": 6_000, "launch": 48_000, "loader": 6_000, "sync": 38_000, "unknown": 10_000}
     assert dict(table.group_by("kind").agg(pl.col("duration_ns").sum()).iter_rows()) == whole
-    assert set(table["what"]) == {"aten::add", "aten::item", ""}
+    assert set(table["what"]) == {"aten::add", "aten::item", ""}  # the loader's is among the small ones
 
 
 def test_written_and_read(trace: Path, tmp_path: Path) -> None:
@@ -77,6 +77,9 @@ def test_findings_name_operator_and_fix(trace: Path, tmp_path: Path) -> None:
     assert (launch.seconds, launch.where.what) == (pytest.approx(48e-6), "before aten::add")
     assert (spin.seconds, spin.where.what) == (pytest.approx(38e-6), "synchronisation within aten::item")
     assert (spin.joules, spin.energy_kind) == (None, "unmeasured")
+    loading = found["host-idle", "Let"]
+    assert loading.title.endswith("their hosts fetch data, by a DataLoader without workers")
+    assert loading.where.what == f"in {LOADER}"
 
 
 def test_a_busy_device_is_silent(write: Any, make: Any, tmp_path: Path) -> None:

@@ -220,6 +220,29 @@ dist.destroy_process_group()
     assert not any(name.startswith("fsdp1") for name in rows)  # all modules are sharded alike
 
 
+@pytest.mark.parametrize(("both", "unused_bytes"), [(True, "0"), (False, "80")])  # 4 x 4 and 4 of float32
+def test_ddp_says_which_parameters_it_found_unused(monkeypatch: pytest.MonkeyPatch, both: bool, unused_bytes: str):
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.other(self.one(x)) if both else self.one(x)
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        found = Model([], [])
+        found.data_parallel = [nn.parallel.DistributedDataParallel(Two(), find_unused_parameters=True)]
+        monkeypatch.setattr(knobs_module.Model, "of_this_process", lambda: found)
+        assert "ddp.unused_parameter_bytes" not in knobs()  # no step was made
+        for _ in range(2):
+            found.data_parallel[0](torch.ones(1, 4)).sum().backward()
+        assert knobs()["ddp.unused_parameter_bytes"] == unused_bytes
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 class Driver:
     """Answers like libcuda about the second of two GPUs; arguments are `byref` of what it fills."""
 
