@@ -15,7 +15,7 @@ import polars as pl
 
 from magneton_dist.energy.attribution import Floats, PowerIntegral
 from magneton_dist.records.schema import F64, I64, STR, Column, Table
-from magneton_dist.timeline.intervals import Ints, cover
+from magneton_dist.timeline.intervals import Bools, Ints, cover
 
 KERNEL_ENERGY = Table("kernel_energy", "what ran on a device under one name, or did not run, and its joules", {
     "kind": Column(STR, "", "kernel, memcpy, memset, collective; gap: captured, nothing ran; uncaptured; idle"),
@@ -26,6 +26,8 @@ KERNEL_ENERGY = Table("kernel_energy", "what ran on a device under one name, or 
     "low_j": Column(F64, "J", "of it, drawn while nothing else ran"),
     "high_j": Column(F64, "J", "drawn while it ran, whatever ran beside it"),
 })
+
+ENOUGH = 0.99  # of a row's time that must be measured; as of states, joules are those of the measured time
 
 # NCCL takes up to 32 channels, one SM each, of the 132 of an H100 or H200 (energy of a copy is its DRAM's).
 SM_SHARES: Mapping[str, float] = {"kernel": 1.0, "collective": 32 / 132, "memcpy": 0.05, "memset": 0.05}
@@ -47,7 +49,8 @@ def kernel_energy(
         share: part of the device's energy that is this rank's.
 
     Returns:
-        `KERNEL_ENERGY`, most joules first; rows add up to the integral of the power over the window.
+        `KERNEL_ENERGY`, most joules first; rows add up to the integral of the power over what was measured of the
+        window, but for those that are unmeasured.
     """
     start_ns, end_ns = window_ns
     ran = activities.filter((pl.col("end_ns") > start_ns) & (pl.col("start_ns") < end_ns))
@@ -58,9 +61,8 @@ def kernel_energy(
     at = edges[:-1]
     integral = PowerIntegral(power)
     seconds = np.diff(edges) / 1e9
-    measured = integral.measured_s(at, edges[1:]) >= seconds * 0.99
-    beyond = share * (integral.joules(at, edges[1:]) - idle_w * seconds)
-    beyond = np.where(measured, beyond, np.nan)
+    measured_s = integral.measured_s(at, edges[1:])
+    beyond = share * (integral.joules(at, edges[1:]) - idle_w * measured_s)
     resident, together = _running(start, end, np.ones(len(start)), edges), _running(start, end, weight, edges)
     busy = resident > 0.5
 
@@ -77,19 +79,21 @@ def kernel_energy(
         joules=pl.Series(weight * during(held)),
         low_j=pl.Series(during(np.where(busy & (resident < 1.5), beyond, 0.0))),
         high_j=pl.Series(during(np.where(busy, beyond, 0.0))),
+        measured_s=pl.Series(during(measured_s)),
     )
-    figures = pl.col("seconds", "joules", "low_j", "high_j").sum()
-    ran_rows = rows.group_by("kind", "name").agg(figures, count=pl.len().cast(I64)).select(*KERNEL_ENERGY.columns)
+    figures = pl.col("seconds", "joules", "low_j", "high_j", "measured_s").sum()
+    schema = {**KERNEL_ENERGY.schema, "measured_s": F64}
+    ran_rows = rows.group_by("kind", "name").agg(figures, count=pl.len().cast(I64)).select(*schema)
     inside = cover(windows, at) > 0
-    idle_j = share * idle_w * float(seconds[measured].sum()) if measured.any() else None
     others = [
-        _row("gap", "nothing ran", seconds[~busy & inside], beyond[~busy & inside]),
-        _row("uncaptured", "not known what ran", seconds[~busy & ~inside], beyond[~busy & ~inside]),
-        ("idle", "context idle", 1, (end_ns - start_ns) / 1e9, *[idle_j] * 3),
+        ("gap", "nothing ran", *_summed(~busy & inside, seconds, beyond, measured_s)),
+        ("uncaptured", "not known what ran", *_summed(~busy & ~inside, seconds, beyond, measured_s)),
+        ("idle", "context idle", 1, *_summed(seconds > 0, seconds, share * idle_w * measured_s, measured_s)[1:]),
     ]
-    rest = pl.DataFrame(others, schema=KERNEL_ENERGY.schema, orient="row").filter(pl.col("seconds") > 0)
-    found = pl.concat([ran_rows, rest]).with_columns(pl.col("joules", "low_j", "high_j").fill_nan(None))
-    return found.sort("joules", "seconds", descending=True, nulls_last=True)
+    rest = pl.DataFrame(others, schema=schema, orient="row").filter(pl.col("seconds") > 0)
+    known = pl.col("measured_s") >= ENOUGH * pl.col("seconds")
+    found = pl.concat([ran_rows, rest]).with_columns(pl.when(known).then(pl.col("joules", "low_j", "high_j")))
+    return found.drop("measured_s").sort("joules", "seconds", descending=True, nulls_last=True)
 
 
 def _running(start: Ints, end: Ints, weight: Floats, edges: Ints) -> Floats:
@@ -100,6 +104,7 @@ def _running(start: Ints, end: Ints, weight: Floats, edges: Ints) -> Floats:
     return np.cumsum(change)[:-1]
 
 
-def _row(kind: str, name: str, seconds: Floats, joules: Floats) -> tuple[object, ...]:
-    total = float(joules.sum())
-    return kind, name, len(seconds), float(seconds.sum()), total, total, total
+def _summed(which: Bools, seconds: Floats, joules: Floats, measured_s: Floats) -> tuple[float, ...]:
+    """Columns of `KERNEL_ENERGY` from count on, and the seconds that were measured."""
+    total_j = float(joules[which].sum())
+    return int(which.sum()), float(seconds[which].sum()), total_j, total_j, total_j, float(measured_s[which].sum())

@@ -79,10 +79,11 @@ def replay_runs(
     every = candidates(_ranks(runs), profile)
     wanted = [c for c in every if re.search(only, c.name) and _possible(c, devices)]
     found = Replays(notes=_left_out(every, devices, only))
+    if not wanted and found.notes:
+        raise InputError(found.notes[0], where="--device", do="replay on devices as it ran on")
     if not wanted:
         why = "matches nothing that was traced" if only else "holds no operators of a traced step"
-        do = "set capture.graph_steps, or give another --only"
-        raise InputError(found.notes[0] if found.notes else why, where=only or "record", do=do)
+        raise InputError(why, where=only or "record", do="set capture.graph_steps, or give another --only")
     done: set[int] = set()
     with ExitStack() as held:
         folders = [run.folder for repeats in runs.values() for run in repeats]
@@ -108,8 +109,8 @@ def replay_runs(
                 _keep(candidate, row, runs)
                 done.add(id(candidate))
         if not found.rows:
-            do = "give more, or a shorter --window"
-            raise InputError(f"one replay takes {needed_s:.0f} s or more", where="--budget", do=do)
+            what = f"one replay takes {needed_s:.0f} s or more, once its processes have started"
+            raise InputError(what, where="--budget", do="give more, or a shorter --window")
         _forget(runs, [candidate for candidate in every if id(candidate) not in done], found)
     return replace(found, left_out=len(wanted) - len(found.rows))
 
