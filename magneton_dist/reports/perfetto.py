@@ -17,12 +17,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from magneton_dist.records.manifest import Clock
 from magneton_dist.reports.audit_json import write_atomically
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.reports.figures import one_line
 from magneton_dist.reports.palette import shown_state
-from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
 
 MAX_ARROWS = 20_000
 _TRACKS = {"states": 1, "steps": 2, "collectives": 1_000, "operators": 5_000}  # first track of each kind
@@ -139,9 +137,7 @@ def _power(bands: RankBands, run: RunBands, pid: int) -> Iterator[pl.DataFrame]:
 
 def _arrows(run: RunBands, calls: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame, int]:
     """Starts and ends of the arrows of the longest `MAX_ARROWS` waits, and how many waits have none."""
-    tables = [own_arrivals(bands.collectives, rank) for rank, bands in run.ranks.items()]
-    joined = join_arrivals(tables, {rank: Clock() for rank in run.ranks}).arrivals
-    joined = joined.filter(pl.col("key").is_not_null())
+    joined = pl.concat([bands.arrivals for bands in run.ranks.values()]).filter(pl.col("key").is_not_null())
     placed = pl.concat(calls).select(
         "pid", "tid", "ts", end=pl.col("ts") + pl.col("dur"), call_id=pl.col("args").struct.field("call_id"),
         rank=(pl.col("pid") - 1).cast(pl.Int32),

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton_dist.reports.perfetto import lanes, write_perfetto
+from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
+from magneton_dist.timeline.clocks import RankClock
 
 
 def read(path):
@@ -21,8 +23,16 @@ def read(path):
 @pytest.fixture(scope="module")
 def trace(join, tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "trace.json.gz"
-    write_perfetto(join.bands(), path)
+    write_perfetto(joined(join.bands()), path)
     return read(path)
+
+
+def joined(run, clocks=None):
+    """The run with its ranks' calls joined, by default on clocks that agree."""
+    ranks = run.ranks
+    calls = [own_arrivals(bands.collectives, rank) for rank, bands in ranks.items()]
+    found = join_arrivals(calls, {r: RankClock() for r in ranks} if clocks is None else clocks)
+    return replace(run, ranks={r: replace(bands, arrivals=found.of(r)) for r, bands in ranks.items()})
 
 
 def of(trace, phase):
@@ -86,6 +96,15 @@ def test_arrows_lead_from_the_last_arrival_to_who_waited(trace):
         assert calls[0]["ts"] > calls[1]["ts"]
     # once rank 0 has no work left, rank 1 keeps it waiting, never the other way round
     assert {e["pid"] for e in ends.values() if e["ts"] > 500_000} == {1}
+
+
+def test_waits_that_the_audit_refuses_have_no_arrow(join, tmp_path):
+    # ends that do not agree, on clocks of which nothing is known
+    run = join.bands()
+    late = {r: replace(b, collectives=b.collectives.with_columns(pl.col("end_ns") + 1_000_000 * r))
+            for r, b in run.ranks.items()}  # fmt: skip
+    write_perfetto(joined(replace(run, ranks=late), {}), tmp_path / "t.gz")
+    assert not of(read(tmp_path / "t.gz"), "s")
 
 
 def test_power_is_a_counter_from_the_start_of_what_a_reading_speaks_for(trace, join):
