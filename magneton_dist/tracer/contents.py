@@ -54,11 +54,24 @@ class Contents:
         self._copies[value] = tensor.detach().clone(memory_format=torch.contiguous_format)
 
     def finish(self) -> None:
-        """Write what was copied, elements in the order of the shape."""
+        """Write what was copied, elements in the order of the shape; what cannot be written is left out, said so."""
         copies, self._copies = self._copies, {}
         for value, copied in copies.items():
-            on_host = copied.cpu()
             path = os.path.join(self._folder, f"{PREFIX}{value}{SUFFIX}")
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                if on_host.nbytes:
-                    file.write((ctypes.c_char * on_host.nbytes).from_address(on_host.data_ptr()))
+            try:
+                _write(path, copied.resolve_conj().resolve_neg().cpu())
+            except (OSError, RuntimeError) as error:
+                self._spool.fault("inputs", f"some cannot be kept, replay takes random values: {error}")
+
+
+def _write(path: str, tensor: torch.Tensor) -> None:
+    """All of it, or no file."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as file:
+        try:
+            if tensor.nbytes:
+                left = memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
+                while left:
+                    left = left[file.write(left) :]
+        except OSError:
+            os.unlink(path)
+            raise

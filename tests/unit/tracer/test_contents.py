@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,21 @@ def test_no_more_than_allowed(rows: Any, tmp_path: Path) -> None:
     ((where, message),) = rows.of("fault")
     assert where == "inputs"
     assert "beyond capture.inputs.max_mb" in message
+
+
+def test_a_disk_that_is_full_costs_the_inputs_alone(rows: Any, tmp_path: Path) -> None:
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        contents = Contents(rows, str(tmp_path), ("exp",), 1e6)
+        ops = record(rows, contents, lambda: (torch.ones(10).exp(), torch.ones(9999).exp()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [op["name"] for op in ops].count("aten.exp.default") == 2
+    assert [path.stat().st_size for path in kept_inputs(tmp_path).values()] == [40]  # no part of the other one
+    ((where, message),) = rows.of("fault")
+    assert (where, "File too large" in message) == ("inputs", True)
 
 
 def test_they_move_into_the_record_and_out_of_it(tmp_path: Path) -> None:
