@@ -21,18 +21,21 @@ import torch
 LIBRARIES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
 BUFFER_BYTES = 1 << 20
 
-_MEMCPY, _MEMSET, _DRIVER, _RUNTIME, _KERNEL = 1, 2, 4, 5, 10  # CUpti_ActivityKind
-_KINDS = (_KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _DRIVER)
+_MEMCPY, _MEMSET, _DRIVER, _RUNTIME, _KERNEL, _PEERS = 1, 2, 4, 5, 10, 22  # CUpti_ActivityKind
+_KINDS = (_KERNEL, _MEMCPY, _PEERS, _MEMSET, _RUNTIME, _DRIVER)
 _FORCED = 1  # flush buffers that are not full, too
 _OK = 0
 _TIMES = struct.Struct("<QQ")  # start, end
 _CALL = struct.Struct("<8xQQ8xI")  # of an API record, from its kind on: start, end, correlation
 # device, stream, correlation and graph node, by kind: byte offsets within the record
-_PLACES = {_KERNEL: (40, 48, 92, 144), _MEMCPY: (32, 40, 44, 64), _MEMSET: (32, 40, 44, 64)}
+_PLACES = {
+    _KERNEL: (40, 48, 92, 144), _MEMCPY: (32, 40, 44, 64), _PEERS: (32, 40, 60, 72), _MEMSET: (32, 40, 44, 64),
+}  # fmt: skip
 _NAME = 104  # of a kernel: where its name is
-_NAMES = {_MEMCPY: "Memcpy", _MEMSET: "Memset"}
+_NAMES = {_MEMCPY: "Memcpy", _PEERS: "Memcpy PtoP", _MEMSET: "Memset"}
 _CATEGORIES = {
-    _KERNEL: "kernel", _MEMCPY: "gpu_memcpy", _MEMSET: "gpu_memset", _RUNTIME: "cuda_runtime", _DRIVER: "cuda_driver",
+    _KERNEL: "kernel", _MEMCPY: "gpu_memcpy", _PEERS: "gpu_memcpy", _MEMSET: "gpu_memset",
+    _RUNTIME: "cuda_runtime", _DRIVER: "cuda_driver",
 }  # fmt: skip
 
 _Requested = ctypes.CFUNCTYPE(

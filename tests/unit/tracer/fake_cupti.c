@@ -1,4 +1,4 @@
-/* Stands in for libcupti: hands out records as CUDA 13.0 lays them out (kernel10, memcpy6, memset4, api). */
+/* Stands in for libcupti: hands out records as CUDA 13.0 lays them out (kernel10, memcpy6, memcpyPtoP4, memset4, api). */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,7 @@ static int size_of(int32_t kind) {
     case 2: return 88;
     case 4: case 5: return 40;
     case 10: return 216;
+    case 22: return 96;
     }
     return 0;
 }
@@ -71,11 +72,11 @@ static uint8_t *put(uint8_t *at, int32_t kind, uint64_t start, uint64_t end, uin
     }
     *(uint64_t *)(at + 16) = base + start;
     *(uint64_t *)(at + 24) = base + end;
-    int kernel = kind == 10;
+    int kernel = kind == 10, peers = kind == 22;
     *(uint32_t *)(at + (kernel ? 40 : 32)) = device;
     *(uint32_t *)(at + (kernel ? 48 : 40)) = stream;
-    *(uint32_t *)(at + (kernel ? 92 : 44)) = correlation;
-    *(uint64_t *)(at + (kernel ? 144 : 64)) = node;
+    *(uint32_t *)(at + (kernel ? 92 : peers ? 60 : 44)) = correlation;
+    *(uint64_t *)(at + (kernel ? 144 : peers ? 72 : 64)) = node;
     if (kernel) *(const char **)(at + 104) = name;
     return at + size_of(kind);
 }
@@ -95,6 +96,7 @@ int cuptiActivityFlushAll(uint32_t flag) {
         } else {
             at = put(at, 1, 31000, 32000, 7, 13, 0, 0);
             at = put(at, 2, 33000, 33500, 7, 14, 0, 0);
+            at = put(at, 22, 34000, 34600, 7, 16, 0, 0);
             at = put(at, 10, 40000, 41000, 7, 15, "gemm", 77);
         }
         completed(0, 0, buffer, size, at - buffer);

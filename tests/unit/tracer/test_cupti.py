@@ -36,7 +36,7 @@ def test_buffers_become_a_trace_that_the_importer_reads(library: str, tmp_path: 
     cupti.start()
     ahead_ns = cupti.stop(str(tmp_path / "trace.json"))
     assert ahead_ns == pytest.approx(7e9, abs=1e6)
-    assert not any(fake.fake_enabled(kind) for kind in (1, 2, 4, 5, 10))
+    assert not any(fake.fake_enabled(kind) for kind in (1, 2, 4, 5, 10, 22))
     seen = read_device(tmp_path / "trace.json")
     base = fake.fake_base()
     rows = [
@@ -48,6 +48,7 @@ def test_buffers_become_a_trace_that_the_importer_reads(library: str, tmp_path: 
         (20, "collective", NCCL, 16_000, 30_000, 3_000),  # by the driver, as Triton and NCCL launch
         (7, "memcpy", "Memcpy", 31_000, 32_000, None),
         (7, "memset", "Memset", 33_000, 33_500, None),
+        (7, "memcpy", "Memcpy PtoP", 34_000, 34_600, None),
         (7, "kernel", "gemm", 40_000, 41_000, None),  # of a graph: its launch is not a call that was seen
     ]
     assert seen.lost == 0
@@ -55,7 +56,16 @@ def test_buffers_become_a_trace_that_the_importer_reads(library: str, tmp_path: 
     assert not cupti._buffers
     cupti.start()
     cupti.stop(str(tmp_path / "again.json"))
-    assert read_device(tmp_path / "again.json").rows.height == 5
+    assert read_device(tmp_path / "again.json").rows.height == 6
+
+
+def test_what_is_given_up_leaves_nothing(library: str) -> None:
+    cupti, fake = Cupti(library), ctypes.CDLL(library)
+    cupti.start()
+    cupti.drop()
+    assert not any(fake.fake_enabled(kind) for kind in (1, 2, 4, 5, 10, 22))
+    assert not cupti._buffers
+    assert not cupti._full
 
 
 def test_dropped_records_are_counted(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +82,7 @@ def test_another_subscriber_is_a_reason_and_nothing_stays_on(library: str, monke
     with pytest.raises(CuptiError, match="MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"):
         Cupti(library).start()
     fake = ctypes.CDLL(library)
-    assert not any(fake.fake_enabled(kind) for kind in (1, 2, 4, 5, 10))
+    assert not any(fake.fake_enabled(kind) for kind in (1, 2, 4, 5, 10, 22))
 
 
 def test_without_the_library_it_says_so() -> None:
