@@ -11,7 +11,7 @@ import msgspec
 
 from magneton_dist import audits
 from magneton_dist.audits import Outcome
-from magneton_dist.diagnosis.explain import explained, explained_region, worth_telling
+from magneton_dist.diagnosis.explain import NO_JOBS, Jobs, explained, explained_region, worth_telling
 from magneton_dist.diagnosis.kept import OF_OPERATORS, keep
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.recorded import Sides
@@ -27,7 +27,9 @@ REGION = "region:"
 Say = Callable[[str], None]
 
 
-def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None) -> tuple[Outcome, Finding]:
+def explain(
+    folder: Path, which: str, budget_s: float, say: Say = lambda _: None, jobs: Jobs = NO_JOBS
+) -> tuple[Outcome, Finding]:
     """Find the cause of one finding of the audit in `folder`, or of a region that differs.
 
     Args:
@@ -36,6 +38,7 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
             audit.json, from 1.
         budget_s: time that this may take.
         say: is told what happens.
+        jobs: of the configuration, by variant, to run them again where their Python code parts.
 
     Returns:
         the outcome with the cause in it, and the finding; one on a region that is not worth telling is not in the
@@ -49,10 +52,10 @@ def explain(folder: Path, which: str, budget_s: float, say: Say = lambda _: None
     with Laboratory(budget_s) as laboratory:
         if which.startswith(REGION):
             region = _region(outcome.audit, which, folder)
-            found = explained_region(region, outcome.audit, sides, laboratory, say)
+            found = explained_region(region, outcome.audit, sides, laboratory, say, jobs)
             return _with({}, [found] if worth_telling(found) else [], outcome), found
         place = _place(outcome.audit, which, folder)
-        found = explained(outcome.audit.findings[place], sides, laboratory, say)
+        found = explained(outcome.audit.findings[place], sides, laboratory, say, jobs)
     return _with({place: found}, [], outcome), found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
+from magneton_dist.config import Job
 from magneton_dist.diagnosis.kept import OF_OPERATORS, told
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.operators import Diagnosis, Investigation, differing_arguments
 from magneton_dist.diagnosis.paths import parted_words
+from magneton_dist.diagnosis.python_path import with_python_path
 from magneton_dist.diagnosis.recorded import Sides
 from magneton_dist.diagnosis.waits import cause_of_shadow, cause_of_straggling
 from magneton_dist.records.audit import Audit, Finding, Place, RegionResult
@@ -18,6 +21,8 @@ from magneton_dist.records.audit import Audit, Finding, Place, RegionResult
 MOST_COMPARED = 10  # findings whose operators' arguments are compared
 LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
 Say = Callable[[str], None]
+Jobs = Mapping[str, Job]
+NO_JOBS: Jobs = MappingProxyType({})
 
 
 def with_waits(audit: Audit) -> Audit:
@@ -42,7 +47,9 @@ def with_arguments(audit: Audit, sides: Sides) -> Audit:
     return msgspec.structs.replace(audit, findings=findings)
 
 
-def explained(finding: Finding, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None) -> Finding:
+def explained(
+    finding: Finding, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None, jobs: Jobs = NO_JOBS
+) -> Finding:
     """`finding` with its cause, as far as one was found, and what was tried.
 
     Args:
@@ -50,6 +57,7 @@ def explained(finding: Finding, sides: Sides, laboratory: Laboratory, say: Say =
         sides: reads what the finding points to.
         laboratory: where fresh processes come from; when its time is over, what was found until then counts.
         say: is told what happens.
+        jobs: of the configuration, by variant, to run them again; none: they are not.
 
     Raises:
         RecordError: what the finding points to is not in the record.
@@ -58,12 +66,13 @@ def explained(finding: Finding, sides: Sides, laboratory: Laboratory, say: Say =
         lines = finding.diagnosis or [f"findings of kind {finding.kind} have no cause that can be flipped"]
         return msgspec.structs.replace(finding, diagnosis=lines)
     cheap = next((name for name in finding.where.operators if name != finding.variant), None)
-    return told(finding, _investigated(finding.where, cheap, sides, laboratory, say))
+    return told(finding, _investigated(finding.where, cheap, sides, laboratory, say, jobs))
 
 
 def explained_region(
-    region: RegionResult, audit: Audit, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None
-) -> Finding:
+    region: RegionResult, audit: Audit, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None,
+    jobs: Jobs = NO_JOBS,
+) -> Finding:  # fmt: skip
     """A finding of kind `knob` on a region that no finding is about; it counts only if it is `worth_telling`.
 
     What differs is measured in fresh processes, not in the runs, so it does not depend on their noise.
@@ -73,7 +82,7 @@ def explained_region(
     """
     stack = next((stacks for side in region.sides.values() for stacks in side.stacks), [])
     place = Place(what=", ".join(region.phases), stack=stack, operators=region.operators)
-    found = _investigated(place, None, sides, laboratory, say)
+    found = _investigated(place, None, sides, laboratory, say, jobs)
     times = found.cause.seconds if found.cause is not None else {}
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
@@ -100,7 +109,9 @@ def worth_telling(finding: Finding) -> bool:
     return finding.proof == "proved" and len(times) == 2 and max(times) >= LEAST_RATIO * min(times)
 
 
-def _investigated(where: Place, cheap: str | None, sides: Sides, laboratory: Laboratory, say: Say) -> Diagnosis:
+def _investigated(
+    where: Place, cheap: str | None, sides: Sides, laboratory: Laboratory, say: Say, jobs: Jobs
+) -> Diagnosis:
     if len(where.operators) != 2:
         return Diagnosis(lines=["its operators are not in the record"])
     from magneton_dist.tracer.knobs import ENVIRONMENT
@@ -119,7 +130,10 @@ def _investigated(where: Place, cheap: str | None, sides: Sides, laboratory: Lab
         text = f"counterfactual: made on {os.uname().nodename}, the job ran on {', '.join(sorted(nodes)[:4])}"
         investigation.found.lines.append(text)
     try:
-        return investigation.run()
+        found = investigation.run()
+        ranks = tuple(at.rank for at in where.operators.values())
+        left_s = laboratory.left_s()
+        return with_python_path(found, (one, other), (ranks[0], ranks[1]), jobs, cheap, left_s, say)
     except OutOfTimeError as error:
         investigation.found.lines.append(str(error))
         return investigation.found

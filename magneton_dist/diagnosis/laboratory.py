@@ -55,7 +55,7 @@ class Laboratory:
         self.asked += 1
         key, zygote = self._zygote(environment)
         assert zygote.stdin is not None
-        left = min(LIMIT_S, self._left_s())
+        left = min(LIMIT_S, self.left_s())
         line = json.dumps({**question, "limit_s": max(1, int(left))}).encode() + b"\n"
         try:
             zygote.stdin.write(line)
@@ -63,7 +63,7 @@ class Laboratory:
             found: dict[str, Any] = json.loads(_line(zygote, left + 5.0))
         except (OSError, ValueError):
             _end(self._zygotes.pop(key))
-            self._left_s()
+            self.left_s()
             return {"error": "the process ended, or took too long"}
         return found
 
@@ -85,17 +85,22 @@ class Laboratory:
             env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            greeting = json.loads(_line(zygote, min(START_LIMIT_S, self._left_s())))
+            greeting = json.loads(_line(zygote, min(START_LIMIT_S, self.left_s())))
         except ValueError as error:
             _end(zygote)
-            self._left_s()
+            self.left_s()
             raise MagnetonError(
                 "a fresh process with torch did not start", where=sys.executable,
                 do="see whether `python -c 'import torch'` works",
             ) from error  # fmt: skip
         return zygote, greeting
 
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
+        """Time that is left, seconds.
+
+        Raises:
+            OutOfTimeError: none is.
+        """
         left = self._end_s - time.monotonic()
         if left <= 0:
             raise OutOfTimeError("the time for the diagnosis is over", do="give more with --budget")

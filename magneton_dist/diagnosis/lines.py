@@ -10,6 +10,7 @@ import ast
 import atexit
 import builtins
 import ctypes
+import dis
 import enum
 import json
 import os
@@ -62,6 +63,7 @@ class Recorder:
     def __init__(self, file: str, function: str, line: int | None, until: int | None, path: str) -> None:
         self._file, self._function, self._path = file, function, path
         self._start, self._until = line, until
+        self._folder = os.getcwd()
         self._sources = Sources()
         self._codes: dict[CodeType, int] = {}
         self._root: FrameType | None = None  # while recording
@@ -76,7 +78,7 @@ class Recorder:
         """Global trace function: whose lines are wanted?"""
         if self._root is None:
             code = frame.f_code
-            if self._done or code.co_name != self._function or code.co_filename != self._file:
+            if self._done or code.co_name != self._function or code.co_filename != self._file or not self._has(code):
                 return None
             if self._start is None:
                 self._begin(frame)
@@ -92,6 +94,11 @@ class Recorder:
         self._frames.append(made)
         self._inner.append(frame)
         return self._in_callee
+
+    def _has(self, code: CodeType) -> bool:
+        """Is it this one of the functions of that name?"""
+        wanted = self._until if self._start is None else self._start
+        return any(line == wanted for _, line in dis.findlinestarts(code))
 
     def _in_root(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if self._root is None:
@@ -157,7 +164,10 @@ class Recorder:
 
     def _write(self) -> None:
         found = {
-            "code": [[code.co_filename, code.co_name, code.co_firstlineno] for code in self._codes],
+            "code": [
+                [os.path.join(self._folder, code.co_filename), code.co_name, code.co_firstlineno]
+                for code in self._codes
+            ],
             "outer": self._outer, "tree": self._frames[0], "truncated": not self._left,
         }  # fmt: skip
         draft = f"{self._path}.{os.getpid()}"
@@ -233,6 +243,12 @@ class Sources:
         """The function or class whose code begins at this line, with its decorators."""
         self._read(file)
         return self._functions[file].get(first)
+
+    def function_of(self, file: str, line: int) -> int:
+        """First line of the innermost function that this line is of; 0 where it is of none."""
+        self._read(file)
+        known = self._functions[file].items()
+        return max((first for first, node in known if first <= line <= (node.end_lineno or first)), default=0)
 
     def class_of(self, file: str, first: int) -> ast.ClassDef | None:
         """The class that the function beginning at this line is a method of."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from magneton_dist.diagnosis.lines import Sources
 from magneton_dist.diagnosis.recorded import Recorded
+from magneton_dist.diagnosis.rerun import Watched
 from magneton_dist.records.audit import Cause
 
 HERE = "calls the operators there itself"
@@ -25,15 +27,46 @@ def parting(a: Recorded, b: Recorded) -> Cause | None:
     return Cause("call", name, dict(zip((a.name, b.name), each, strict=True)), agreed=["stacks"])
 
 
+def watched(a: Recorded, b: Recorded) -> tuple[Watched, Watched] | None:
+    """What to watch of either side to see why it comes to other operators; None where their stacks do not part.
+
+    The function in which the stacks part, or else the call by which they come to other functions.
+    """
+    stacks = [_telling_stack(mine, theirs, every_frame=True) for mine, theirs in ((a, b), (b, a))]
+    if not all(stacks) or stacks[0] == stacks[1]:
+        return None
+    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*stacks, strict=False))]
+    places = [_place(stack[len(common)]) for stack in stacks if len(stack) > len(common)]
+    if len(places) == 2:
+        (file, one, function), (other_file, other, other_function) = places
+        functions = {Sources().function_of(file, line) for line in (one, other)}
+        if (file, function) == (other_file, other_function) and len(functions) == 1:
+            return Watched(file, function, None, one), Watched(file, function, None, other)
+    if not common:
+        return None
+    file, line, function = _place(common[-1])
+    return Watched(file, function, line), Watched(file, function, line)
+
+
 def parted_words(a: Sequence[str], b: Sequence[str]) -> tuple[str, str]:
     """Words of two command lines that only one of them has, in their order."""
     return " ".join(word for word in a if word not in b), " ".join(word for word in b if word not in a)
 
 
-def _telling_stack(mine: Recorded, theirs: Recorded) -> tuple[str, ...]:
-    """Frames, outermost first, of the costliest operator that the other side does not run."""
+def _place(frame: str) -> tuple[str, int, str]:
+    """File, line and function of ``file:line function``."""
+    at, _, function = frame.rpartition(" ")
+    file, _, line = at.rpartition(":")
+    return file, int(line), function
+
+
+def _telling_stack(mine: Recorded, theirs: Recorded, *, every_frame: bool = False) -> tuple[str, ...]:
+    """Frames, outermost first, of the costliest operator that the other side does not run; or just the user's."""
     others = {theirs.record.ops["name"][op] for op in theirs.ops}
     own = [place for place, op in enumerate(mine.ops) if mine.record.ops["name"][op] not in others]
-    stacks = [(mine.seconds(place), mine.record.op_stacks[mine.ops[place]]) for place in own]
+    known_stacks = mine.record.op_stacks
+    if every_frame:
+        known_stacks = [tuple(mine.record.stacks.get(i, ())) for i in mine.record.ops["stack_id"].to_list()]
+    stacks = [(mine.seconds(place), known_stacks[mine.ops[place]]) for place in own]
     known = [(seconds, stack) for seconds, stack in stacks if stack]
     return max(known)[1][::-1] if known else ()

@@ -37,7 +37,7 @@ def arm(settings: Settings) -> None:
     _python_start_ns = time.monotonic_ns()
     _die_with_the_agent()
     watched = {_GROUPS_MODULE: _watch_groups, _OPTIMIZER_MODULE: _watch_optimizers}
-    sys.meta_path.insert(0, _ImportWatcher(watched))
+    sys.meta_path.insert(0, ImportWatcher(watched))
 
 
 def step(*, tokens: float | None = None, samples: float | None = None) -> None:
@@ -92,7 +92,7 @@ class _Quietly:
         return True
 
 
-class _ImportWatcher(importlib.abc.MetaPathFinder):
+class ImportWatcher(importlib.abc.MetaPathFinder):
     """Calls a function with a module right after the module was executed by whoever imports it."""
 
     def __init__(self, callbacks: dict[str, Callable[[Any], None]]) -> None:

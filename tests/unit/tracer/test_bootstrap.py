@@ -7,7 +7,7 @@ import pytest
 
 import magneton_dist
 from magneton_dist.tracer import bootstrap
-from magneton_dist.tracer.bootstrap import _ImportWatcher
+from magneton_dist.tracer.bootstrap import ImportWatcher
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delitem(sys.modules, "watched_module", raising=False)
 
     def start(callback):
-        monkeypatch.setattr(sys, "meta_path", [_ImportWatcher({"watched_module": callback}), *sys.meta_path])
+        monkeypatch.setattr(sys, "meta_path", [ImportWatcher({"watched_module": callback}), *sys.meta_path])
 
     yield start
     sys.modules.pop("watched_module", None)

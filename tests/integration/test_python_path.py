@@ -1,0 +1,63 @@
+"""The condition by which two variants part in Python, seen in real jobs of two ranks that are run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diagnosis_cases import command
+from torch.nn import functional
+
+SCRIPT = Path(__file__).parent / "scripts" / "branch_job.py"
+pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]  # a busy machine takes many times longer
+
+
+def explained(case: str, folder: Path) -> dict[str, Any]:
+    """What `explain --config` says of the costliest region of the forward pass that only parts in Python."""
+    config = {
+        "name": case,
+        "job": {"torchrun": {"nproc_per_node": 2}, "script": str(SCRIPT), "env": {"OMP_NUM_THREADS": "1"}},
+        "variants": {name: {"args": [case, name]} for name in ("a", "b")},
+        "baseline": "a", "repeats": 1, "warmup_runs": 0,
+        "capture": {"warmup_steps": 1, "graph_steps": 2}, "energy": {"meter": "modelled:h200"},
+        "diagnose": {"budget": 0}, "runs": str(folder / "runs"),
+    }  # fmt: skip
+    (folder / "audit.yaml").write_text(json.dumps(config))
+    command("launch", folder / "audit.yaml", "--quiet")
+    (record,) = (folder / "runs").iterdir()
+    audit = json.loads((record / "audit.json").read_text())
+    number = next(n for n, region in enumerate(audit["regions"], start=1) if _is_attention(region))
+    said = command("explain", record, f"region:{number}", "--json", "--config", folder / "audit.yaml")
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def _is_attention(region: dict[str, Any]) -> bool:
+    names = [{operator["name"] for operator in side["shown"]} for side in region["sides"].values()]
+    flash = [any("scaled_dot_product" in name for name in each) for each in names]
+    return "forward" in region["phases"] and len(region["operators"]) == 2 and sorted(flash) == [False, True]
+
+
+def test_a_configuration_attribute_is_named(tmp_path: Path) -> None:
+    found = explained("configured", tmp_path)
+    (line,) = [n for n, text in enumerate(SCRIPT.read_text().splitlines(), start=1) if text.endswith("# decides")]
+    assert found["cause"]["name"] == "self.config.implementation", found["diagnosis"]
+    assert found["cause"]["values"] == {"a": "'eager'", "b": "'sdpa'"}
+    assert found["cause"]["layer"] == "branch"
+    assert found["proof"] == "consistent"
+    place = f"{SCRIPT}:{line} forward: self.config.implementation == 'sdpa'"
+    assert any(text.endswith(place) for text in found["diagnosis"])
+    assert not any("verbose" in text for text in found["diagnosis"])
+    assert "from config (argument of __init__)" in found["diagnosis"][-1]
+
+
+def test_an_argument_is_followed_through_torch_to_the_job(tmp_path: Path) -> None:
+    found = explained("weighing", tmp_path)
+    assert found["cause"]["name"] == "self.weights", found["diagnosis"]
+    assert found["cause"]["values"] == {"a": "True", "b": "False"}
+    told = "\n".join(found["diagnosis"])
+    assert f"{functional.__file__}:" in told
+    assert " multi_head_attention_forward: need_weights\n" in told
+    assert "from weights (argument of __init__)" in told
