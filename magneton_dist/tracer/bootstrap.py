@@ -101,6 +101,7 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """The spec that the other finders have, of a watched module with the callback behind its execution."""
         if fullname not in self._callbacks:
             return None
         for finder in sys.meta_path:
