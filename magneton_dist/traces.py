@@ -43,7 +43,7 @@ def audit_traces(
     """
     pattern, files = rank_pattern(rank_regex), trace_files(given)
     now = datetime.now(UTC)
-    first = Path(str(given[0]))
+    first = Path(str(given[0])).resolve()
     name = first.name if first.is_dir() and first.name else files[0].name.partition(".")[0]
     folder = _new_folder(out / f"{name}-{now.strftime('%Y%m%dT%H%M%SZ')}")
 
@@ -53,7 +53,8 @@ def audit_traces(
     timelines = [path for path in files if is_timeline(path)]
     try:
         if timelines:
-            _import_timeline(timelines, folder / VARIANT / "0", name, now, meter_of(None))
+            others = [path for path in files if path not in timelines]
+            _import_timeline(timelines, others, folder / VARIANT / "0", name, now, meter_of(None), strict=strict)
         else:
             import_traces(
                 files, folder / VARIANT / "0", name=name, started=now.isoformat(timespec="seconds"),
@@ -68,15 +69,22 @@ def audit_traces(
     return audits.audit(folder)
 
 
-def _import_timeline(timelines: list[Path], run: Path, name: str, now: datetime, meter: MeterUsed) -> None:
-    """Write the record of a timeline of operations."""
+def _import_timeline(
+    timelines: list[Path], others: list[Path], run: Path, name: str, now: datetime, meter: MeterUsed, *, strict: bool
+) -> None:
+    """Write the record of a timeline of operations; `others` are named as left out."""
     path = timelines[0]
     if len(timelines) > 1:
         what = f"is the timeline of one job, and {timelines[1].name} that of another"
         raise RecordError(what, where=str(path), do="give one of them")
     operations, dropped = read_timeline(path)
-    started = now.isoformat(timespec="seconds")
-    write_workers(operations, run, name=name, started=started, meter=meter, dropped=dropped)
+    if strict and dropped:
+        what = f"{dropped} operation(s) with negative durations"
+        raise RecordError(what, where=str(path), do="read it without --strict")
+    write_workers(
+        operations, run, name=name, started=now.isoformat(timespec="seconds"), meter=meter, dropped=dropped,
+        missing=[f"{other}: left out: {path.name} is the timeline of all workers of one job" for other in others],
+    )  # fmt: skip
 
 
 def _new_folder(wanted: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -25,7 +26,8 @@ _OPS = {
 
 
 def write_workers(
-    operations: pl.DataFrame, run: Path, *, name: str, started: str, meter: MeterUsed, dropped: int = 0
+    operations: pl.DataFrame, run: Path, *, name: str, started: str, meter: MeterUsed, dropped: int = 0,
+    missing: Sequence[str] = (),
 ) -> Manifest:
     """Write the record.
 
@@ -35,6 +37,7 @@ def write_workers(
         name, started: of the audit.
         meter: of every worker.
         dropped: operations that the timeline has and these lack, for their negative durations.
+        missing: what else was given and is not in the record, in words.
     """
     replicas = int(operations["dp"].to_numpy().max()) + 1
     numbered = operations.with_columns((pl.col("stage") * replicas + pl.col("dp")).alias("rank"))
@@ -57,6 +60,7 @@ def write_workers(
         audit=name, variant=VARIANT, repeat=0, started=started, world_size=max(r.rank for r in ranks) + 1, command=[],
         exit_code=0, disturbed=[f"dropped {dropped} operation(s) with negative durations"] if dropped else [],
         ranks=sorted(ranks, key=lambda r: r.rank), clocks={HOST: Clock()}, versions={},
+        missing=list(missing),
     )  # fmt: skip
     write_operations(run, operations)
     write_manifest(run, manifest)

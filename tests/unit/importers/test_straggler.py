@@ -140,6 +140,22 @@ def test_what_was_dropped_is_said_again(small: Path, tmp_path: Path) -> None:
         assert "trace: dropped 1 operation(s) with negative durations" in audit.notes
 
 
+def test_strict_refuses_what_would_be_dropped(small: Path, tmp_path: Path) -> None:
+    events = json.loads(small.read_text())
+    small.write_text(json.dumps([{**events[0], "ts": 20e6, "dur": -5.0}, *events]))
+    with pytest.raises(RecordError, match=r"timeline\.json: 1 operation\(s\) with negative durations"):
+        audit_traces([small], tmp_path / "runs", strict=True)
+    assert not any((tmp_path / "runs").iterdir())
+
+
+def test_files_beside_a_timeline_are_named(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (small.parent / "result.json").write_text("{}")
+    monkeypatch.chdir(small.parent)
+    outcome = audit_traces(["."], tmp_path / "runs")
+    assert outcome.audit.missing == ["result.json: left out: timeline.json is the timeline of all workers of one job"]
+    assert outcome.audit.name == small.parent.name
+
+
 def test_a_data_parallel_rank_that_left_nothing_is_missing_not_another(small: Path, tmp_path: Path) -> None:
     # ranks 0 and 1 are numbered 0 and 2: worker (stage 1, rank 0) must not become (stage 0, rank 3)
     events = json.loads(small.read_text())
