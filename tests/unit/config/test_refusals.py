@@ -80,9 +80,9 @@ JOB = "job: {script: train.py}\n"
         (JOB + "energy: {meter: nvlm}\n", "a.yaml:2: energy.meter: there is no meter 'nvlm' "
          "(did you mean 'nvml'? allowed: auto, nvml, rapl, hwmon, pmd2, pmd-usb, zeus, null, modelled:PROFILE)"),
         (JOB + "energy:\n  meter: modelled:h20\n", "a.yaml:3: energy.meter: there is no profile 'h20' "
-         "(a file, or did you mean 'h200'? allowed: h200)"),
+         "(a file, or did you mean 'h200'? allowed: a100, b200, h100, h200, mi300x, v100)"),
         (JOB + "energy:\n  meter: nvml\n  profile: h20\n", "a.yaml:4: energy.profile: there is no profile 'h20' "
-         "(a file, or did you mean 'h200'? allowed: h200)"),
+         "(a file, or did you mean 'h200'? allowed: a100, b200, h100, h200, mi300x, v100)"),
         (JOB + "energy: {meter: modelled:h200, profile: h200}\n",
          "a.yaml:2: energy.meter: two profiles: the meter's and energy.profile (leave one out)"),
         ("job: {script: train.py, env: {'A=B': c}}\n",
