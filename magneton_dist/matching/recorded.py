@@ -140,7 +140,8 @@ def _match_graph(
 ) -> MatchGraph:
     fingerprints = Fingerprints(table)
     row = _rows_of(table, values)
-    known = row >= 0
+    # what lies in new memory is nothing that anybody computed, though it may be what another run left there
+    known = (row >= 0) & ~_uninitialised(names, outputs, len(row))
     if not table.height:
         features, checksum = np.zeros((len(row), 5)), np.zeros(len(row), np.int64)
     else:
@@ -196,16 +197,23 @@ def _slot(role: str | None, slot: str | None) -> int:
     return int.from_bytes(blake2b(f"{role}/{slot}".encode(), digest_size=8).digest(), "big") >> 2
 
 
+def _uninitialised(names: list[str], outputs: Ragged, n_values: int) -> Bools:
+    """(values,) in memory that nobody has written yet."""
+    found = np.zeros(n_values, bool)
+    for op, name in enumerate(names):
+        if name in UNINITIALISED:
+            found[outputs[op]] = True
+    return found
+
+
 def _noise(names: list[str], inputs: Ragged, outputs: Ragged, norm: np.ndarray, numel: Ints) -> Bools:
     """(values,) analytically zero: their norm is nothing but the rounding errors of large numbers added up.
 
-    The gradient of a key's bias is the usual one. Uninitialised memory is no better.
+    The gradient of a key's bias is the usual one.
     """
     noise = np.zeros(len(norm), bool)
     for op, name in enumerate(names):
-        if name in UNINITIALISED:
-            noise[outputs[op]] = True
-        elif name in SUMS:
+        if name in SUMS:
             noise[outputs[op]] = norm[outputs[op]] < NOISE * norm[inputs[op]].max(initial=0.0)
         elif name in PRODUCTS:
             factors = norm[inputs[op]][-2:]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import polars as pl
 import pytest
 import torch
 from recorded_steps import Tables, record
@@ -86,6 +87,21 @@ def test_dropout_with_other_random_numbers():
     assert name_of(a, found.op_a) == "aten.bernoulli_.float"
     assert "give both runs one seed" in found.text
     assert match_records(a, run(dropout=0.2, noise=1)).divergences() == []
+
+
+def test_what_another_run_left_in_new_memory_is_no_value():
+    """The memory for b's mask may hold a's, which must not be taken for the mask."""
+    a, b = run(dropout=0.2, noise=1), run(dropout=0.2, noise=2)
+    (new,), (mask,) = (
+        tables["ops"].filter(pl.col("name") == name)["outputs"].item()
+        for tables, name in ((b, "aten.empty_like.default"), (a, "aten.bernoulli_.float"))
+    )
+    left, kept = (table["fingerprints"] for table in (a, b))
+    same = left.filter(pl.col("values").list.contains(mask)).with_columns(pl.lit([new]).alias("values"))
+    b["fingerprints"] = pl.concat([kept.filter(~pl.col("values").list.contains(new)), same])
+    for one, other in ((a, b), (b, a)):
+        found = part(one, other)
+        assert (found.reason, name_of(one, found.op_a)) == ("random", "aten.bernoulli_.float")
 
 
 def test_dropout_on_one_side_only(reference):
