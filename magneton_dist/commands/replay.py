@@ -27,6 +27,8 @@ def replay(
     are taken, up to twelve while the interval is wider than 1 %, and it is inconclusive otherwise. Nothing else may
     run on the device meanwhile. `magneton-dist audit RECORD` takes what was replayed into its regions.
     """
+    import signal
+
     from rich.console import Console
     from rich.progress import Progress
 
@@ -34,6 +36,7 @@ def replay(
     from magneton_dist.energy.replay.run import Progress as Moment
     from magneton_dist.reports.progress import duration
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the processes and their folder go, too
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Replaying", total=None)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -230,6 +235,27 @@ def test_a_measured_row_is_not_replaced_by_one_that_was_not(tmp_path: Path) -> N
         assert read_replayed(tmp_path)["joules"].to_list() == [1.0]
     write_replayed(tmp_path, pl.DataFrame([row | {"joules": 3.0}], schema=REPLAYED.schema))
     assert read_replayed(tmp_path)["joules"].to_list() == [3.0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_behind(make_run: Make, tmp_path: Path, number: signal.Signals) -> None:
+    run, temporary = make_run(), tmp_path / "temporary"
+    temporary.mkdir()
+    replaying = subprocess.Popen(
+        [sys.executable, "-m", "magneton_dist.commands", "replay", str(run.folder), "--budget", "10m"],
+        env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until_s = time.monotonic() + 120
+    while not (run.folder / "replayed.parquet").exists() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    (worker,) = Path(f"/proc/{replaying.pid}/task/{replaying.pid}/children").read_text().split()
+    replaying.send_signal(number)
+    _, said = replaying.communicate(timeout=60)
+    assert replaying.returncode == 130, said
+    assert "interrupted" in said
+    assert not Path(f"/proc/{worker}").exists()
+    assert list(temporary.iterdir()) == []
+    assert read_replayed(run.folder).height >= 1  # what was found stays
 
 
 def test_the_same_call_under_different_settings_takes_turns(make_run: Make, steady_meter: Meter) -> None:
