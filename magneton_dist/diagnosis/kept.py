@@ -24,8 +24,13 @@ def told(finding: Finding, diagnosis: Diagnosis) -> Finding:
 
 
 def keep(audit: Audit, folder: Path) -> None:
-    """Keep the diagnoses of `audit`, and the findings that came of some, beside its record."""
-    kept = [f for f in audit.findings if f.diagnosis and f.kind in (*OF_OPERATORS, "knob")]
+    """Keep the diagnoses of `audit`, and the findings that came of some, beside its record and those kept there.
+
+    Raises:
+        RecordError: what is kept there is damaged.
+    """
+    mine = {_key(f): f for f in audit.findings if f.diagnosis and f.kind in (*OF_OPERATORS, "knob")}
+    kept = list((_kept(folder) | mine).values())  # another one may have kept some meanwhile
     write_whole(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
 
 
@@ -35,13 +40,7 @@ def remembered(audit: Audit, folder: Path) -> Audit:
     Raises:
         RecordError: they are damaged.
     """
-    path = folder / DIAGNOSES
-    if not path.is_file():
-        return audit
-    try:
-        kept = {_key(finding): finding for finding in msgspec.json.decode(path.read_bytes(), type=list[Finding])}
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it and run explain again") from error
+    kept = _kept(folder)
     findings = []
     for finding in audit.findings:
         known = kept.pop(_key(finding), None)
@@ -50,6 +49,16 @@ def remembered(audit: Audit, folder: Path) -> Audit:
         findings.append(finding)
     findings += [finding for finding in kept.values() if finding.kind == "knob"]
     return msgspec.structs.replace(audit, findings=findings)
+
+
+def _kept(folder: Path) -> dict[str, Finding]:
+    path = folder / DIAGNOSES
+    if not path.is_file():
+        return {}
+    try:
+        return {_key(finding): finding for finding in msgspec.json.decode(path.read_bytes(), type=list[Finding])}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it and run explain again") from error
 
 
 def _key(finding: Finding) -> str:

@@ -43,7 +43,8 @@ class Laboratory:
         self._zygotes.clear()
 
     def ask(self, environment: Mapping[str, str], question: Mapping[str, Any]) -> dict[str, Any]:
-        """What a fresh process in this environment answers; `error` in it says why it could not.
+        """What a fresh process in this environment answers; `error` in it says why it could not, `lost` that it
+        was not the call that said so: it was killed, or took too long.
 
         Args:
             environment: all of it.
@@ -64,7 +65,7 @@ class Laboratory:
         except (OSError, ValueError):
             _end(self._zygotes.pop(key))
             self.left_s()
-            return {"error": "the process ended, or took too long"}
+            return {"error": "the process ended, or took too long", "lost": True}
         return found
 
     def greeting(self, environment: Mapping[str, str]) -> dict[str, Any]:

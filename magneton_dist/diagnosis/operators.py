@@ -159,7 +159,10 @@ class Investigation:
         self._say(f"flipping {len(trial.factors)} differences of {operator}")
         layers = Layers(trial, operator, self._names)
         self.found.lines += layers.lines
-        proof = prove(len(trial.factors), trial.signature, layers.order())
+        proof = prove(len(trial.factors), trial.behaves, layers.order())
+        if proof.verdict is Verdict.ALIKE:
+            self._tell(f"counterfactual: the kernels of {operator} differ from process to process")
+            return False
         times = interleaved_seconds(trial, FLIPPED_ROUNDS)
         agreeing = layers.agreeing([trial.factors[number] for number in proof.factors])
         self._conclude(proof, trial, [median(of_side) if of_side else None for of_side in times], agreeing)
@@ -209,7 +212,9 @@ class Investigation:
     def _in_words(self, proof: Proof, trial: Trial, names: list[str]) -> str:
         a, b = self._names
         if proof.verdict is not Verdict.PROVED:
-            return f"consistent, not proved: any of {_listed(names)} is enough, none of them alone is needed"
+            if len(names) == 1:
+                return f"consistent, not proved: {names[0]} is enough, but was not shown to be needed"
+            return f"consistent, not proved: any of {_listed(names)} is enough, none of them was shown to be needed"
         cleared = [factor.name for number, factor in enumerate(trial.factors) if number not in proof.factors]
         how = "alone makes" if len(names) == 1 else "together make"
         text = f"proved: {' and '.join(names)} {how} {a} behave as {b}, and {b} without it does not"

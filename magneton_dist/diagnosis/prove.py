@@ -19,7 +19,7 @@ class Verdict(StrEnum):
 
     PROVED = "proved"  # flipping just these makes A behave as B, and B without any one of them does not
     CONSISTENT = "consistent"  # flipping just these makes A behave as B, but so may others
-    ALIKE = "alike"  # both worlds behave alike
+    ALIKE = "alike"  # both worlds behave alike, or it is not known how
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def prove(count: int, observe: Observe, order: Sequence[int] | None = None) -> P
 
     Args:
         count: how many factors there are, numbered from 0.
-        observe: how a world with these factors flipped behaves; a fresh process each time it is called.
+        observe: how a world with these factors flipped behaves, None where that is not known, which proves nothing;
+            a fresh process each time it is called.
         order: which factors to try first.
     """
     everything = frozenset(range(count))
@@ -47,14 +48,14 @@ def prove(count: int, observe: Observe, order: Sequence[int] | None = None) -> P
         return seen[flipped]
 
     target = behaves(everything)
-    if behaves(frozenset()) == target:
+    if behaves(frozenset()) == target or target is None:
         return Proof(Verdict.ALIKE)
 
     def enough(flipped: Flipped) -> bool:
         return behaves(flipped) == target
 
     def needed(factor: int) -> bool:
-        return behaves(everything - {factor}) != target
+        return behaves(everything - {factor}) not in (target, None)
 
     sufficient = []
     for factor in order or range(count):

@@ -27,12 +27,13 @@ _NOTHING: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Signature:
-    """Kernels of a call; `error` says why there are none."""
+    """Kernels of a call; `error` says why there are none, `lost` that the process was lost, not the call refused."""
 
     operators: tuple[str, ...] = ()
     primitives: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     error: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,14 @@ class Trial:
         """Kernels with these factors flipped."""
         found = self._world(flipped, "signature")
         if "error" in found:
-            return Signature(error=found["error"])
+            return Signature(error=found["error"], lost="lost" in found)
         layers = found["signature"]
         return Signature(tuple(layers["operators"]), tuple(layers["primitives"]), tuple(layers["kernels"]))
+
+    def behaves(self, flipped: Flipped) -> Signature | None:
+        """The same, None where it is not known."""
+        found = self.signature(flipped)
+        return None if found.lost else found
 
     def seconds(self, flipped: Flipped) -> float | None:
         """Median time of a call in one fresh process; None where it failed."""
@@ -176,10 +182,10 @@ class Timing:
             self._border = (max(fast) * min(slow)) ** 0.5
             self._known = {frozenset(): "a", frozenset(range(len(trial.factors))): "b"}
 
-    def behaves(self, flipped: Flipped) -> str:
-        """The world, a or b, in which the call takes as long as in this one; between them where it is not clear."""
+    def behaves(self, flipped: Flipped) -> str | None:
+        """The world, a or b, in which the call takes as long as in this one; None where it is not clear."""
         if flipped in self._known:
             return self._known[flipped]
         times = [self._trial.seconds(flipped) for _ in range(FLIPPED_ROUNDS)]
         sides = {self._slow if taken is None or taken > self._border else self._fast for taken in times}
-        return sides.pop() if len(sides) == 1 and None not in times else "between"
+        return sides.pop() if len(sides) == 1 and None not in times else None

@@ -78,8 +78,8 @@ def _in_child(question: Question) -> bytes:
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return json.dumps({"error": f"the process ended with {name}"}).encode()
-    return data or json.dumps({"error": "the process ended without an answer"}).encode()
+        return json.dumps({"error": f"the process ended with {name}", "lost": True}).encode()
+    return data or json.dumps({"error": "the process ended without an answer", "lost": True}).encode()
 
 
 def _known_getters() -> list[str]:

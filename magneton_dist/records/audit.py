@@ -115,11 +115,11 @@ class Place(msgspec.Struct, frozen=True):
 class Cause(msgspec.Struct, frozen=True):
     """What makes the difference: a flag, an argument, a call; its value in each variant."""
 
-    layer: str  # setting, environment, argument; rank or schedule of a wait
+    layer: str  # setting, environment, argument; branch or call in Python; rank or schedule of a wait
     name: str
     values: dict[str, str] = {}
     statements: dict[str, str] = {}  # by variant: what to type to have it so
-    agreed: list[str] = []  # ways in which it was found: snapshot, read-set, knob map, counterfactual, records
+    agreed: list[str] = []  # by: snapshot, read-set, knob map, counterfactual, records, stacks, lines
     seconds: dict[str, float] = {}  # by variant: of one call of the operator, made again in a fresh process
 
 

@@ -77,6 +77,15 @@ def test_a_kept_diagnosis_comes_back_with_the_same_finding_only(tmp_path: Path):
         remembered(AUDIT, tmp_path)
 
 
+def test_what_another_one_kept_meanwhile_stays(tmp_path: Path):
+    other = msgspec.structs.replace(FINDING, variant="b")
+    audit = msgspec.structs.replace(AUDIT, findings=[FINDING, other])
+    one, two = (told(finding, Diagnosis("proved", CAUSE, "In a: `x`", ["proved: x"])) for finding in (FINDING, other))
+    keep(msgspec.structs.replace(audit, findings=[one, other]), tmp_path)
+    keep(msgspec.structs.replace(audit, findings=[FINDING, two]), tmp_path)
+    assert remembered(audit, tmp_path).findings == [one, two]
+
+
 def test_only_a_proved_cause_that_costs_time_makes_a_finding():
     proved = told(FINDING, Diagnosis("proved", CAUSE, "", []))
     assert worth_telling(proved)

@@ -47,6 +47,16 @@ def test_a_world_that_fails_is_no_proof():
     assert prove(2, behaves.__getitem__) == Proof(Verdict.PROVED, (0, 1))
 
 
+def test_a_world_of_which_nothing_is_known_is_no_proof():
+    """0 alone does what B does; whether B needs it is not known: its process was killed."""
+    behaves = {frozenset(): "a", frozenset({0}): "b", frozenset({1}): "a", frozenset({0, 1}): "b"}
+    assert prove(2, behaves.__getitem__) == Proof(Verdict.PROVED, (0,))
+    behaves[frozenset({1})] = None
+    assert prove(2, behaves.__getitem__) == Proof(Verdict.CONSISTENT, (0,))
+    behaves[frozenset({0, 1})] = None
+    assert prove(2, behaves.__getitem__) == Proof(Verdict.ALIKE)
+
+
 def test_no_world_is_asked_twice_and_the_likeliest_is_tried_first():
     observe, asked = counting(lambda flipped: 3 in flipped)
     assert prove(5, observe, order=[3, 0, 1, 2, 4]).factors == (3,)
