@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from synthetic_traces import late_us, write_ranks
+from synthetic_traces import late_us, write_rank, write_ranks
 
 import magneton_dist
 from magneton_dist import traces
@@ -198,6 +198,16 @@ def test_what_a_wait_could_save_is_above_the_same_device_idling(tmp_path: Path) 
     (straggler,) = [f for f in audit.findings if f.kind == "straggler-wait"]
     assert straggler.joules is not None
     assert straggler.joules.mean == pytest.approx(straggler.seconds * (91 - 80))  # W of profiles/a100.yaml
+
+
+def test_where_devices_differ_each_has_its_own_watts_and_findings_say_whose_they_take(tmp_path: Path) -> None:
+    for rank, device in enumerate(["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB"]):
+        write_rank(tmp_path / "job" / f"rank-{rank}.json.gz", rank, 3, device, steps=2, calls=2, kernels=2)
+    audit = traces.audit_traces([tmp_path / "job"], tmp_path / "runs").audit
+    computing = [rank.states["working/compute"] for rank in audit.variants["trace"].ranks]
+    watts = [None if share.j is None else share.j / share.s for share in computing]
+    assert watts == pytest.approx([304, 304, 220])  # W of profiles/a100.yaml and v100.yaml
+    assert "ranks were modelled as v100; findings and ranges take the watts of a100 for them" in audit.notes
 
 
 def test_processes_read_what_one_process_reads(job: Any, tmp_path: Path, monkeypatch: Any) -> None:
