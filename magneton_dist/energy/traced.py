@@ -13,6 +13,8 @@ from magneton_dist.energy.summary import TracedStep
 from magneton_dist.matching.recorded import StepGraph, step_graph, traced_steps
 from magneton_dist.matching.steps import structure
 from magneton_dist.meters.profile import Profile
+from magneton_dist.timeline.gpu_states import captured
+from magneton_dist.timeline.intervals import cover
 
 
 def traced_step_costs(
@@ -23,9 +25,11 @@ def traced_step_costs(
 ) -> tuple[TracedStep, ...]:
     """Every traced step of a rank, in order.
 
-    An operator's time is that of the kernels that it launched, where these were captured, else its time on the host.
-    Where several have the same operators, each operator's time is the least of them: a thread that had to wait
-    for its core, or a device that was busy with something else, says nothing of the operator.
+    An operator's time is that of the kernels that it launched, where all of them were captured, else its time on the
+    host.
+    Where several have the same operators, each operator's time is the least of them (of those with kernels, if there
+    are any): a thread that had to wait for its core, or a device that was busy with something else, says nothing of the
+    operator.
 
     Args:
         tables: of the rank.
@@ -43,12 +47,14 @@ def traced_step_costs(
         step_graph(tables["ops"], tables["values"], tables["fingerprints"], step)
         for step in traced_steps(tables["ops"])
     ]
+    kernels = _whole(tables["activities"], tables["marks"])
     alike: dict[str, list[StepGraph]] = {}
     for step in steps:
         alike.setdefault(structure(step.graph), []).append(step)
     costs: dict[int, TracedStep] = {}
     for known_as, of_structure in alike.items():
-        least_ns = np.min([_duration_ns(step, tables["activities"]) for step in of_structure], axis=0)
+        told = [step for step in of_structure if not _launched(step, kernels).is_empty()] or of_structure
+        least_ns = np.min([_duration_ns(step, kernels) for step in told], axis=0)
         for step in of_structure:
             end_ns = pl.col("start_ns") + pl.Series(least_ns, dtype=pl.Float64).fill_nan(None).cast(pl.Int64)
             cost = operator_energy(step.ops.with_columns(end_ns=end_ns), tables["values"], compute_j_per_step, profile)
@@ -76,9 +82,19 @@ def replay_residual(costs: Sequence[TracedStep], compute_j_per_step: float | Non
     )
 
 
+def _whole(activities: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """Of `activities`, those of captured windows that lack none."""
+    windows, whole = captured(marks, activities)
+    return activities.filter(pl.Series(cover(windows[whole], activities["start_ns"].to_numpy()) > 0))
+
+
+def _launched(step: StepGraph, activities: pl.DataFrame) -> pl.DataFrame:
+    return activities.filter(pl.col("op_id").is_in(step.ops["op_id"].implode()))
+
+
 def _duration_ns(step: StepGraph, activities: pl.DataFrame) -> np.ndarray:
     """(operators,) time of each, NaN where unknown."""
-    launched = activities.filter(pl.col("op_id").is_in(step.ops["op_id"].implode()))
+    launched = _launched(step, activities)
     if launched.is_empty():
         return (step.ops["end_ns"] - step.ops["start_ns"]).cast(pl.Float64).to_numpy()
     on_device = launched.group_by("op_id").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())

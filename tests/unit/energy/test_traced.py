@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import polars as pl
 import pytest
 
@@ -7,7 +9,7 @@ from magneton_dist.energy.replay.results import REPLAYED
 from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.energy.traced import replay_residual, traced_step_costs
 from magneton_dist.meters import load_profile
-from magneton_dist.records.schema import ACTIVITIES, FINGERPRINTS, OPS, VALUES
+from magneton_dist.records.schema import ACTIVITIES, FINGERPRINTS, MARKS, OPS, VALUES
 
 PROFILE = load_profile("h200")
 MATMUL, BOUND = PROFILE.operators["matmul"].nominal, PROFILE.operators["memory_bound"].nominal
@@ -33,7 +35,14 @@ def tables(*steps: list[tuple[str, int | None]]) -> dict[str, pl.DataFrame]:
     return {
         "ops": pl.DataFrame(ops, schema=OPS.schema), "values": pl.DataFrame(values, schema=VALUES.schema),
         "fingerprints": FINGERPRINTS.empty(), "activities": ACTIVITIES.empty(),
+        "marks": MARKS.empty(),
     }  # fmt: skip
+
+
+def window(start_ns: int, end_ns: int, ran: int) -> pl.DataFrame:
+    """A captured window in which so many activities began."""
+    detail = json.dumps({"start_ns": start_ns, "activities": ran})
+    return pl.DataFrame([("kernels", end_ns, detail)], schema=MARKS.schema, orient="row")
 
 
 def test_a_steps_joules_are_shared_by_time_and_watts() -> None:
@@ -66,11 +75,27 @@ def test_where_kernels_were_captured_they_tell_an_operators_time() -> None:
         ("GPU-0", 7, "kernel", "exp", 7 * MS, 8 * MS, 1), ("GPU-0", 7, "memcpy", "of nobody", 0, 99 * MS, None),
     ]  # fmt: skip
     made["activities"] = pl.DataFrame(rows, schema=ACTIVITIES.schema, orient="row")
+    made["marks"] = window(0, 100 * MS, 4)
     (cost,) = traced_step_costs(made, 10.0, PROFILE)
     assert cost.seconds.tolist() == pytest.approx([0.005, 0.001, 0.0])
     assert cost.joules is not None
     total = 5 * MATMUL + BOUND
     assert cost.joules.tolist() == pytest.approx([50 * MATMUL / total, 10 * BOUND / total, 0.0], rel=1e-6)
+
+
+def test_where_a_kernel_is_missing_the_others_tell_nothing() -> None:
+    ran = [("aten.mm.default", 3), ("aten.exp.default", 2)]
+    made = tables(ran, ran)
+    rows = [("GPU-0", 7, "kernel", "gemm", 1 * MS, 5 * MS, 0), ("GPU-0", 7, "kernel", "gemm", 201 * MS, 208 * MS, 2),
+            ("GPU-0", 7, "kernel", "exp", 210 * MS, 219 * MS, 3)]  # fmt: skip
+    made["activities"] = pl.DataFrame(rows[:1], schema=ACTIVITIES.schema, orient="row")
+    made["marks"] = window(0, 100 * MS, 2)  # there were two: that of exp was lost
+    for cost in traced_step_costs(made, 10.0, PROFILE):
+        assert cost.seconds.tolist() == pytest.approx([0.003, 0.002])
+    made["activities"] = pl.DataFrame(rows, schema=ACTIVITIES.schema, orient="row")
+    made["marks"] = pl.concat([made["marks"], window(200 * MS, 300 * MS, 2)])
+    for cost in traced_step_costs(made, 10.0, PROFILE):  # the step with all of them tells, not what the host saw
+        assert cost.seconds.tolist() == pytest.approx([0.007, 0.009])
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
