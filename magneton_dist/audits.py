@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,10 +22,8 @@ from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
 from magneton_dist.detect.conclusion import conclude
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
-from magneton_dist.detect.knobs import advice
 from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.detect.slow_workers import slow_workers
-from magneton_dist.detect.source_lines import user_frames
 from magneton_dist.diagnosis.explain import with_arguments, with_waits
 from magneton_dist.diagnosis.kept import remembered
 from magneton_dist.diagnosis.recorded import Sides
@@ -42,12 +39,10 @@ from magneton_dist.records.operations import read_operations
 from magneton_dist.records.store import MANIFEST, RunRecord, load
 from magneton_dist.reports.bands import RunBands
 from magneton_dist.reports.figures import ranks_text
+from magneton_dist.run_settings import Runs, advised, snapshots, watts_of
 
 SETTINGS = "settings.json"
-STANDS_IN = "h200"  # profile of a device that nobody modelled: what an idle one would draw
 FEW_RANKS = 8  # that are named one by one
-
-Runs = Mapping[str, Mapping[int, RunRecord]]
 
 
 class Settings(BaseModel):
@@ -248,7 +243,7 @@ def conclude_runs(
         analysed: runs by variant and repeat that need not be analysed again.
         run_all: does work in several processes at once; default: in this one.
     """
-    watts, assumed = (settings.profile, []) if settings.profile else _watts_of(facts)
+    watts, assumed = (settings.profile, []) if settings.profile else watts_of(facts)
     result = conclude(
         settings.name,
         settings.started,
@@ -271,23 +266,12 @@ def conclude_runs(
             bands.append(run_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
                 result = _with_counterfactuals(result, done)
-    knobs = _snapshots(facts, runs)
-    advised = [line for v, of_variant in knobs.items() for line in advice(v, of_variant, _sources(runs[v].values()))]
-    result = msgspec.structs.replace(result, settings=differences(knobs), notes=[*result.notes, *advised])
+    knobs = snapshots(facts, runs)
+    result = msgspec.structs.replace(
+        result, settings=differences(knobs), notes=[*result.notes, *advised(knobs, runs)]
+    )
     result = with_arguments(with_waits(result), Sides(runs))
     return Outcome(remembered(result, folder), folder, bands)
-
-
-def _watts_of(facts: Mapping[str, Sequence[RunFacts]]) -> tuple[Profile, list[str]]:
-    """The profile that most ranks were modelled with, an H200's where none was; what it stands in for, in words."""
-    meters = [rank.meter for of_variant in facts.values() for f in of_variant for rank in f.manifest.ranks]
-    named = Counter(m.name.removeprefix(MODELLED) for m in meters if m is not None and m.provenance == "modelled")
-    if not named:
-        return load_profile(STANDS_IN), []
-    (most, _), *others = named.most_common()
-    told = "ranks were modelled as {}; findings and ranges take the watts of {} for them"
-    notes = [told.format(name, most) for name, _ in others]
-    return load_profile(most), notes
 
 
 def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:
@@ -312,26 +296,6 @@ def _typical(facts: list[RunFacts]) -> Manifest | None:
     timed = sorted((max(s.window_s for s in f.ranks.values()), f.manifest.repeat) for f in facts if f.ranks)
     by_repeat = {f.manifest.repeat: f.manifest for f in facts}
     return by_repeat[timed[len(timed) // 2][1]] if timed else None
-
-
-def _snapshots(facts: dict[str, list[RunFacts]], runs: Runs) -> dict[str, dict[str, str]]:
-    """Settings of the lowest rank of each variant."""
-    knobs: dict[str, dict[str, str]] = {}
-    for variant, of_variant in facts.items():
-        for f in of_variant[:1]:
-            ranks = runs[variant][f.manifest.repeat].ranks
-            for rank in sorted(ranks)[:1]:
-                knobs[variant] = dict(ranks[rank].knobs.iter_rows())
-    return knobs
-
-
-def _sources(runs: Iterable[RunRecord]) -> list[Path]:
-    """Files of the user's own code on the stacks of the lowest rank of a run."""
-    for run in runs:
-        for rank in sorted(run.ranks)[:1]:
-            files = run.ranks[rank].stacks["frames"].explode().struct.field("file").drop_nulls().unique().sort()
-            return [Path(file) for file in user_frames(files.to_list())]
-    return []
 
 
 def _configured_profile(energy: Energy) -> Profile | None:
