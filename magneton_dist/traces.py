@@ -9,7 +9,7 @@ from pathlib import Path
 
 from magneton_dist import audits
 from magneton_dist.config import Compare
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.importers.rank_files import rank_pattern, trace_files
 from magneton_dist.importers.record import VARIANT, import_traces
 from magneton_dist.importers.straggler import is_timeline, read_timeline
@@ -88,7 +88,11 @@ def _import_timeline(
 
 
 def _new_folder(wanted: Path) -> Path:
-    """`wanted`, or the first free name after it, made."""
+    """`wanted`, or the first free name after it, made.
+
+    Raises:
+        InputError: it cannot be made.
+    """
     n = 1
     folder = wanted
     while True:
@@ -98,6 +102,9 @@ def _new_folder(wanted: Path) -> Path:
         except FileExistsError:
             n += 1
             folder = wanted.with_name(f"{wanted.name}-{n}")
+        except OSError as error:
+            do = "give another folder with --out"
+            raise InputError(f"cannot be made: {error.strerror}", where=str(folder), do=do) from error
 
 
 def meter_for(device: str | None, profile: Profile | None) -> MeterUsed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.records.audit import AUDIT_VERSION, Audit
 
 
@@ -60,14 +61,21 @@ def read_audit_json(path: Path) -> Audit:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` under a temporary name in the same folder, then rename it to `path`."""
+    """Write `data` under a temporary name in the same folder, then rename it to `path`.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        do = "give a file in a folder that is there and may be written to"
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path), do=do) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 _decoder = msgspec.json.Decoder(Audit)

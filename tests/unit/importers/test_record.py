@@ -236,6 +236,20 @@ def test_the_command_writes_a_record_it_reads_again(job: Any, tmp_path: Path, mo
     assert "no such record, trace, folder or glob" in capsys.readouterr().err
 
 
+def test_places_that_cannot_be_written_are_named(job: Any, tmp_path: Path, capsys: Any) -> None:
+    folder, file = job(), tmp_path / "file"
+    file.touch()
+    assert command(["audit", str(folder), "--out", str(file)]) == 2
+    assert "cannot be made: Not a directory (give another folder with --out)" in capsys.readouterr().err
+    assert command(["audit", str(folder), "--out", str(tmp_path / "runs"), "--quiet"]) == 0
+    (record_folder,) = (tmp_path / "runs").iterdir()
+    export = ["export", str(record_folder / "trace" / "0"), "--format", "states", "--force", "--output"]
+    for place, why in ((tmp_path / "none" / "x.csv", "No such file or directory"), (folder, "Is a directory")):
+        assert command([*export, str(place)]) == 2
+        assert f"{place}: cannot be written: {why}" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_many_ranks_wait_for_the_slow_one(tmp_path: Path) -> None:
     ranks, shape = 24, {"steps": 4, "calls": 4, "kernels": 2, "slow": 3}
     outcome = traces.audit_traces([write_ranks(tmp_path / "many", ranks, **shape)], tmp_path / "runs")
