@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magneton_dist.errors import InputError
-
 if TYPE_CHECKING:
     from magneton_dist.audits import Outcome
 
@@ -45,10 +43,7 @@ def show(outcome: Outcome, *, as_json: bool, page: Path | None) -> None:
     from magneton_dist.reports.terminal import render_terminal
 
     if page is not None:
-        try:
-            write_html(outcome.audit, outcome.runs, page)
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", where=str(page)) from error
+        write_html(outcome.audit, outcome.runs, page)
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome.audit), indent=2).decode() + "\n")
         return
@@ -63,12 +58,8 @@ def write(outcome: Outcome) -> None:
     from magneton_dist.reports.audit_json import write_audit_json
     from magneton_dist.reports.html import write_html
 
-    try:
-        write_audit_json(outcome.audit, outcome.folder / RESULT)
-        write_html(outcome.audit, outcome.runs, outcome.folder / PAGE)
-    except OSError as error:
-        where = str(outcome.folder)
-        raise InputError(f"cannot be written: {error.strerror}", where=where, do="copy the record") from error
+    write_audit_json(outcome.audit, outcome.folder / RESULT)
+    write_html(outcome.audit, outcome.runs, outcome.folder / PAGE)
 
 
 def _near(path: Path) -> Path:

@@ -138,7 +138,8 @@ def test_what_a_failed_job_printed_stays_visible(launched, capsys):
 def test_a_record_that_cannot_be_written_is_one_line(launched, capsys, tmp_path):
     (tmp_path / "runs/x").rmdir()
     assert launched("--quiet")[0] == 2
-    error = f"{tmp_path}/runs/x: cannot be written: No such file or directory (copy the record)"
+    do = "give a file in a folder that is there and may be written to"
+    error = f"{tmp_path}/runs/x/audit.json: cannot be written: No such file or directory ({do})"
     assert capsys.readouterr().err == f"magneton-dist: error: {error}\n"
 
 

@@ -4,7 +4,7 @@ import math
 import msgspec
 import pytest
 
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.records.audit import AUDIT_VERSION, Interval
 from magneton_dist.reports.audit_json import read_audit_json, write_audit_json
 
@@ -83,6 +83,6 @@ def test_truncated_or_absent_is_one_clear_error(audit, tmp_path):
 
 def test_a_failed_write_leaves_no_draft(audit, tmp_path):
     (tmp_path / "audit.json").mkdir()
-    with pytest.raises(OSError, match="audit"):
+    with pytest.raises(InputError, match=r"audit\.json: cannot be written: Is a directory"):
         write_audit_json(audit, tmp_path / "audit.json")
     assert [p.name for p in tmp_path.iterdir()] == ["audit.json"]
