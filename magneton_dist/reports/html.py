@@ -36,6 +36,7 @@ from magneton_dist.reports.waits import wait_charts
 
 MAX_FINDINGS = 50
 MAX_SAVED = 20
+MAX_HOSTS = 4
 MAX_STATE_ROWS = 1_000
 MAX_DIFFERENCES = 100
 MAX_LINES = 20  # of how a cause was found
@@ -64,7 +65,7 @@ def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
     return {
         "name": one_line(audit.name, 120),
         "started": one_line(audit.started, 40).replace("T", " "),
-        "where": ", ".join(one_line(host, 60) for host in audit.machine.hosts[:4]),
+        "where": _hosts(audit.machine.hosts),
         "told": headline(audit),
         "doubts": doubts(audit),
         "keys": _keys(audit),
@@ -97,6 +98,11 @@ def _page(audit: Audit, runs: Sequence[RunBands]) -> Values:
                    + f"devices: {', '.join(one_line(d, 60) for d in audit.machine.devices[:16]) or 'none'}",
         "versions": ", ".join(one_line(f"{k} {v}", 80) for k, v in audit.machine.versions.items()),
     }
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - MAX_HOSTS:,} more" if len(hosts) > MAX_HOSTS else ""
+    return ", ".join(one_line(host, 60) for host in hosts[:MAX_HOSTS]) + more
 
 
 def _regions(audit: Audit, comparisons: Sequence[Comparison]) -> Values:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from magneton_dist.records.audit import Cause
+from magneton_dist.records.audit import Cause, Counterfactual
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.reports.html import write_html
 from magneton_dist.timeline.states import STATES
@@ -167,6 +167,21 @@ def test_alone_has_no_comparison(alone, page, runs):
     words = page(alone, runs[:1]).words
     assert "AUDITED ALONE" in words.upper()
     assert "against" not in words
+
+
+def test_hosts_beyond_a_few_are_counted_and_an_unknown_processor_is_left_out(alone, page):
+    machine = msgspec.structs.replace(alone.machine, hosts=[f"node-{n}" for n in range(6)], cpu="", cores=0)
+    words = page(msgspec.structs.replace(alone, machine=machine)).words
+    assert "node-0, node-1, node-2, node-3 and 2 more" in words
+    assert "0 cores" not in words
+
+
+def test_what_would_be_saved_is_a_table_with_what_its_joules_are(alone, page):
+    slow = Counterfactual("<b>rank 1</b>", "rank", "join", 9.0, 1.0, 0.1, 50.0, "modelled")
+    built = page(msgspec.structs.replace(alone, counterfactuals=[slow]))
+    assert "If it were as fast as its like" in built.words
+    assert "<b>rank 1</b>" in built.words
+    assert "all that the devices would draw in the time saved" in built.words
 
 
 def test_many_findings_are_cut(audit, page):
