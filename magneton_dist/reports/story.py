@@ -30,15 +30,21 @@ def headline(audit: Audit) -> Headline:
         return Headline("not audited", f"No run of {names} could be counted.", "", waste=False)
     if not audit.findings:
         part = "what was recorded of " if doubts(audit) else ""
-        return Headline("audited alone", f"No waste found in {part}{names}.", _uneven(audit), waste=False)
+        return _uneven(audit, names) or Headline("audited alone", f"No waste found in {part}{names}.", "", waste=False)
     worst = audit.findings[0]
     return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
 
 
-def _uneven(audit: Audit) -> str:
-    """That the job would be faster with equal ranks, where nobody is found to keep the others waiting."""
+def _uneven(audit: Audit, names: str) -> Headline | None:
+    """That the job would be faster with equal ranks, and what does most of it, where no finding says who is late."""
     alike = next((c for c in audit.counterfactuals if c.kind == "ranks"), None)
-    return "" if alike is None else f"With {one_line(alike.what)} it would take {percent(alike.saved_share)} less time."
+    if alike is None:
+        return None
+    told = f"{names} would take {percent(alike.saved_share)} less time with {one_line(alike.what)}."
+    others = [c for c in audit.counterfactuals if c.kind != "ranks"]
+    most = max(others, key=lambda c: c.saved_share, default=None)
+    why = "" if most is None else f"{one_line(most.what)} alone, as fast as its like, {percent(most.saved_share)} less."
+    return Headline("audited alone", told, why, waste=False)
 
 
 def saved_words(audit: Audit) -> str:
