@@ -105,7 +105,8 @@ class Collectives:
         self._devices: DeviceTimes | None = None
         self._groups: dict[int, _Group] = {}  # by the id of the Python object
         self._by_name: dict[str, _Group] = {}
-        self._only: _Group | None = None  # as long as the process has had no other
+        self._only: _Group | None = None  # as long as we know no other
+        self._registered = dist.distributed_c10d._world.pg_map  # those split off in C++ appear only here
         self._uses: dict[str, int] = {}
         self._call_ids = itertools.count()
         self._in_flight: dict[int, Row] = {}
@@ -197,7 +198,8 @@ class Collectives:
 
     def _issued(self, operator: _Operator, args: Any) -> _Call | None:
         try:
-            group = self._only or self._group(_group_of(args[operator.group_at]))
+            only = self._only if len(self._registered) == 1 else None
+            group = only or self._group(_group_of(args[operator.group_at]))
             carried = payload.tensors(args[operator.payload_at])
             on_cpu = not carried or carried[0].is_cpu
             if not on_cpu and not carried[0].is_cuda:
