@@ -72,7 +72,11 @@ def explain(
 
         with ProgressView(told) as show:
             applied = audits.launch(with_fix(loaded, found), on_progress=show)
-        present(applied, as_json=False, quiet=as_json)
+        if as_json:  # one document on standard output
+            write(applied)
+            told.print(f"Wrote {applied.folder}", markup=False, soft_wrap=True)
+        else:
+            present(applied, as_json=False, quiet=False)
         lost = not_held(applied.audit, found)
         if lost:
             raise MagnetonError(

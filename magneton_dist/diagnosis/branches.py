@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from magneton_dist.diagnosis.lines import UNKNOWN, Sources, Values, head, reads
+from magneton_dist.diagnosis.lines import HIDDEN, UNKNOWN, Sources, Values, head, reads
+from magneton_dist.tracer.secrecy import WITHHELD, looks_secret
 
 MOST_HOPS = 12
 MOST_COMPARED = 4_000  # lines of a frame
@@ -106,6 +107,8 @@ def branch(a: Frame, b: Frame) -> Branch | None:
     statement = sources.statement(frames[0].file, line)
     parts = [] if statement is None else head(statement)
     condition = ", ".join(ast.unparse(part) for part in parts)
+    if looks_secret(condition):
+        condition = WITHHELD
     chain, origin = _Search(sources).from_line(frames, (i, j))
     return Branch(f"{frames[0].file}:{line} {frames[0].function}", condition, chain, origin)
 
@@ -170,6 +173,8 @@ class _Search:
         for text in names:
             pair = mine.get(text, UNKNOWN), theirs.get(text, UNKNOWN)
             if pair[0] != pair[1] and UNKNOWN not in pair:
+                if any(value.startswith(HIDDEN) or looks_secret(value) for value in pair):
+                    pair = WITHHELD, WITHHELD
                 return Reading(text, pair, f"{a.file}:{a.lines[i].line} {a.function}")
         return None
 

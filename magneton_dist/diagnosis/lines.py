@@ -12,6 +12,7 @@ import builtins
 import ctypes
 import dis
 import enum
+import hashlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from typing import Any, Callable
 
 WANTED = "MAGNETON_DIST_LINES"  # JSON: fields of `Recorder`
 UNKNOWN = "?"
+HIDDEN = "hidden "  # stands before a digest
 MOST_LINES = 60_000  # that one recording keeps
 MOST_OUTER = 24  # frames around it
 _PR_SET_PDEATHSIG = 1
@@ -348,7 +350,8 @@ def shown(name: str, value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, str, enum.Enum)):
         text = str(value) if isinstance(value, enum.Enum) else repr(value)
         secret = isinstance(value, str) and (_SECRET.search(name) or _LONG.search(text))
-        return "(withheld)" if secret else text[:80]
+        # a digest tells two apart; the file it is in is private, and what reads it leaves it out
+        return f"{HIDDEN}{hashlib.sha256(text.encode()).hexdigest()}" if secret else text[:80]
     if isinstance(value, (list, tuple, dict, set)):
         return f"{type(value).__name__} of {len(value)}"
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device", "Size"):

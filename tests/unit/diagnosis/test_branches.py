@@ -128,3 +128,16 @@ def test_foreach_is_followed_to_the_optimizers_group(tmp_path: Path) -> None:
 def test_the_same_lines_do_not_part(tmp_path: Path) -> None:
     eager = Attention(SimpleNamespace(implementation="eager"))
     assert parted(lambda: eager(X, log=True), lambda: eager(X), tmp_path) is None
+
+
+def by_token(api_token: str) -> Tensor:
+    return torch.sin(X) if api_token == "one" else torch.cos(X)
+
+
+def test_no_secret_is_told(tmp_path: Path) -> None:
+    found = parted(lambda: by_token("one"), lambda: by_token("two"), tmp_path)
+    assert found is not None
+    assert found.chain[0].text == "api_token"
+    assert found.chain[0].values == ("(withheld)", "(withheld)")
+    planted = "hf_" + "aB3dE5gH7jK9mN1p"
+    assert planted not in repr(parted(lambda: by_table("a"), lambda: by_token(planted), tmp_path))

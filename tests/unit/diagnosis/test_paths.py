@@ -5,8 +5,9 @@ from typing import Any
 
 import polars as pl
 
-from magneton_dist.diagnosis.paths import HERE, parted_words, parting
+from magneton_dist.diagnosis.paths import HERE, parted_words, parting, watched
 from magneton_dist.diagnosis.recorded import Recorded
+from magneton_dist.diagnosis.rerun import Watched
 
 MAIN, ATTEND = "train.py:50 main", "train.py:34 forward"
 
@@ -14,9 +15,13 @@ MAIN, ATTEND = "train.py:50 main", "train.py:34 forward"
 def side(name: str, *ops: tuple[str, int, tuple[str, ...]]) -> Recorded:
     """Operators as name, ns, and stack from the inside."""
     table = pl.DataFrame(
-        {"name": [op[0] for op in ops], "start_ns": [0] * len(ops), "end_ns": [op[1] for op in ops]}
-    )
-    record: Any = SimpleNamespace(ops=table, op_stacks=[op[2] for op in ops])
+        {
+            "name": [op[0] for op in ops], "start_ns": [0] * len(ops), "end_ns": [op[1] for op in ops],
+            "stack_id": range(len(ops)),
+        }
+    )  # fmt: skip
+    stacks = [op[2] for op in ops]
+    record: Any = SimpleNamespace(ops=table, op_stacks=stacks, stacks=dict(enumerate(stacks)))
     return Recorded(name, {}, record, range(len(ops)))
 
 
@@ -42,3 +47,16 @@ def test_sides_with_the_same_operators_or_the_same_stacks_do_not_part():
 
 def test_command_lines_differ_by_words():
     assert parted_words(["train.py", "--sync", "join"], ["train.py", "--sync", "exit", "-q"]) == ("join", "exit -q")
+
+
+def test_the_function_in_which_stacks_part_is_watched_alone(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text("def forward(x):\n    if x:\n        one()\n    else:\n        two()\n\ndef no():\n    three()\n")
+    a, b = (
+        side(name, (op, 5, (f"{file}:{line} forward", MAIN))) for name, op, line in (("a", "one", 3), ("b", "two", 5))
+    )
+    assert watched(a, b) == (Watched(str(file), "forward", None, 3), Watched(str(file), "forward", None, 5))
+    # other functions of the same name: what calls them is watched
+    c = side("c", ("three", 5, (f"{file}:8 forward", MAIN)))
+    assert watched(a, c) == (Watched("train.py", "main", 50), Watched("train.py", "main", 50))
+    assert watched(a, a) is None
