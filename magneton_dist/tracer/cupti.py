@@ -60,8 +60,6 @@ class Cupti:
         CuptiError: there is none, or it does not take callbacks.
     """
 
-    how = "CUPTI"
-
     def __init__(self, library: str | None = None) -> None:
         self._cupti = _load((library,) if library else LIBRARIES)
         self._buffers: dict[int, Any] = {}  # by address
