@@ -11,7 +11,7 @@ import pytest
 import magneton_dist
 from magneton_dist.records.audit import Audit, RegionResult
 
-pytestmark = pytest.mark.timeout(400)  # a busy machine takes many times longer
+pytestmark = [pytest.mark.timeout(400), pytest.mark.soak]  # a busy machine takes many times longer
 SCRIPT = Path(__file__).parent / "scripts" / "sharding_job.py"
 CONFIG = f"""
 name: sharding

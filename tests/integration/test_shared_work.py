@@ -52,6 +52,7 @@ def test_results_come_in_order_and_what_fails_says_why() -> None:
     assert found["after_s"] < 30
 
 
+@pytest.mark.soak
 def test_stages_of_a_pipeline_matched_at_once_are_matched_as_one_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "audit.yaml").write_text(CONFIG)
     found = script("launch", tmp_path / "audit.yaml", tmp_path / "runs")
