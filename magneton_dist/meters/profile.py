@@ -65,11 +65,16 @@ class Profile(_Strict):
     @classmethod
     def _every_class(cls, given: Any) -> Any:
         match given:
-            case {"watts": {"compute": {"source": str(source), **figures}}} if isinstance(
-                own := given.get("operators", {}), dict
-            ):
-                whole = {**figures, "source": f"no figure of its own, so that of computing: {source}"}
-                return {**given, "operators": {**dict.fromkeys(get_args(OperatorKey), whole), **own}}
+            case {"watts": {"compute": Watts() as compute}}:
+                figures = compute.model_dump()
+            case {"watts": {"compute": {"source": str()} as figures}}:
+                pass
+            case _:
+                return given
+        own = given.get("operators", {})
+        if isinstance(own, dict):
+            whole = {**figures, "source": f"no figure of its own, so that of computing: {figures['source']}"}
+            return {**given, "operators": {**dict.fromkeys(get_args(OperatorKey), whole), **own}}
         return given
 
     @field_validator("names")
