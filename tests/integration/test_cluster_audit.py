@@ -14,6 +14,7 @@ import pytest
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes many times longer
 
 
+@pytest.mark.soak  # test_launch is the same with the command
 def test_an_audit_from_end_to_end(driver: Any) -> None:
     user = driver.folder / "user"
     user.mkdir()

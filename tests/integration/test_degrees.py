@@ -15,7 +15,7 @@ import magneton_dist
 from magneton_dist.records.audit import Audit, RegionResult
 from magneton_dist.records.store import AuditRecord
 
-pytestmark = pytest.mark.timeout(600)  # a busy machine takes many times longer
+pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]  # a busy machine takes many times longer
 SCRIPT = Path(__file__).parent / "scripts" / "tensor_parallel_job.py"
 LAYERS = 2
 RANKS = {"one": 1, "two": 2, "four": 4, "written": 2}
