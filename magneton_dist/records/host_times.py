@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from magneton_dist.errors import RecordError
+from magneton_dist.records.beside import read_beside, write_beside
 from magneton_dist.records.schema import I64, STR, Column, Table
 
 FILE = "host_times.parquet"
@@ -41,19 +41,9 @@ def read_host_times(rank: Path) -> pl.DataFrame:
     Raises:
         RecordError: it is damaged.
     """
-    path = rank / FILE
-    if not path.exists():
-        return HOST_TIMES.empty()
-    try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(path), do="import the trace again") from error
-    return HOST_TIMES.validate(frame, str(path))
+    return read_beside(rank / FILE, HOST_TIMES, "import the trace again")
 
 
 def write_host_times(rank: Path, rows: pl.DataFrame) -> None:
     """Write the table into the folder of a rank, which is there."""
-    path = rank / FILE
-    draft = path.with_name(f".{FILE}.tmp")
-    HOST_TIMES.validate(rows, str(path)).write_parquet(draft)
-    draft.replace(path)
+    write_beside(rank / FILE, HOST_TIMES, rows)

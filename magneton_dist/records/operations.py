@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from magneton_dist.errors import RecordError
+from magneton_dist.records.beside import read_beside, write_beside
 from magneton_dist.records.schema import BOOL, I64, STR, Column, Table
 
 FILE = "operations.parquet"
@@ -29,19 +29,9 @@ def read_operations(run: Path) -> pl.DataFrame:
     Raises:
         RecordError: it is damaged.
     """
-    path = run / FILE
-    if not path.exists():
-        return OPERATIONS.empty()
-    try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(path), do="import the timeline again") from error
-    return OPERATIONS.validate(frame, str(path))
+    return read_beside(run / FILE, OPERATIONS, "import the timeline again")
 
 
 def write_operations(run: Path, operations: pl.DataFrame) -> None:
     """Write the table into the folder of a run, which is there."""
-    path = run / FILE
-    draft = path.with_name(f".{FILE}.tmp")
-    OPERATIONS.validate(operations, str(path)).write_parquet(draft)
-    draft.replace(path)
+    write_beside(run / FILE, OPERATIONS, operations)

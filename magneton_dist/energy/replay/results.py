@@ -13,6 +13,7 @@ import polars as pl
 from magneton_dist.energy.attribution import Floats
 from magneton_dist.energy.replay.signature import signatures
 from magneton_dist.errors import InputError, RecordError
+from magneton_dist.records.beside import read_beside, write_beside
 from magneton_dist.records.schema import BOOL, F64, I64, STR, Column, Table
 
 FILE = "replayed.parquet"
@@ -46,14 +47,7 @@ def read_replayed(run: Path) -> pl.DataFrame:
     Raises:
         RecordError: it is damaged.
     """
-    path = run / FILE
-    if not path.exists():
-        return REPLAYED.empty()
-    try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it, and replay again") from error
-    return REPLAYED.validate(frame, str(path))
+    return read_beside(run / FILE, REPLAYED, "delete it, and replay again")
 
 
 def replayed_joules(ops: pl.DataFrame, values: pl.DataFrame, replayed: pl.DataFrame) -> Floats | None:
@@ -112,9 +106,7 @@ def write_replayed(run: Path, rows: pl.DataFrame) -> None:
     rows = rows.filter((pl.col("energy_kind") == "replayed") | ~pl.col("key").is_in(measured.implode()))
     kept = known.join(rows, on="key", how="anti")
     path = run / FILE
-    draft = path.with_name(f".{FILE}.tmp")
     try:
-        pl.concat([kept, rows]).write_parquet(draft)
-        draft.replace(path)
+        write_beside(path, REPLAYED, pl.concat([kept, rows]))
     except OSError as error:
         raise RecordError(f"cannot be written: {error.strerror}", where=str(path), do="copy the record") from error
