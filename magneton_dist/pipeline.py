@@ -24,6 +24,7 @@ from magneton_dist.records.assembly import assemble
 from magneton_dist.records.host_times import read_host_times, write_host_times
 from magneton_dist.records.inputs import keep_inputs
 from magneton_dist.records.manifest import Clock, Manifest, RankRun
+from magneton_dist.records.monitors import read_monitors, write_monitors
 from magneton_dist.records.schema import COUNTERS, OPS, POWER, TABLES
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder, write_rank
 from magneton_dist.timeline.arrivals import Joined, join_arrivals, own_arrivals
@@ -77,6 +78,8 @@ def collect(request: CollectRequest) -> Collected:
     write_rank(request.run, request.rank, tables)
     if host_times.height:
         write_host_times(rank_folder(request.run, request.rank), host_times)
+    if request.monitors is not None and request.monitors.height:
+        write_monitors(rank_folder(request.run, request.rank), request.monitors)
     keep_inputs(request.segments, rank_folder(request.run, request.rank))
     missing = []
     arrivals = None
@@ -155,7 +158,7 @@ def account_rank(
     replayed = read_replayed(folder.parent.parent)
     return account(
         rank, tables, joined.joined.of(rank.rank), window, supply, replayed if replayed.height else None,
-        read_host_times(folder),
+        read_host_times(folder), read_monitors(folder),
     )  # fmt: skip
 
 

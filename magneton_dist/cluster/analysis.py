@@ -51,6 +51,7 @@ class CollectRequest:
             node owns the meter or nothing was read.
         counters: likewise, of `records.schema.COUNTERS`.
         device: GPU UUID or "cpu".
+        monitors: as `power`, of `records.monitors.MONITORS`.
     """
 
     run: Path
@@ -59,6 +60,7 @@ class CollectRequest:
     power: pl.DataFrame | None
     counters: pl.DataFrame | None
     device: str
+    monitors: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class Sampler(Protocol):
     faults: list[str]
     throttled: list[str]
     shared: str
+    unmonitored: str
     temperature_c: tuple[float, float] | None
     power_cap_w: float | None
 
@@ -130,6 +133,10 @@ class Sampler(Protocol):
 
     def tables(self, skip: tuple[int, int] = (0, 0)) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Power and counters so far, without `skip` rows at the head of each."""
+        ...
+
+    def monitors(self, skip: int = 0) -> pl.DataFrame:
+        """What performance monitors said so far, without `skip` rows at its head."""
         ...
 
 

@@ -105,10 +105,11 @@ class RankActor:
     ) -> tuple[Collected, Conditions]:
         """Turn the spool of one rank into tables, with the readings of its device if this actor owns it."""
         self.close()
-        power, counters, conditions = None, None, Conditions()
+        power, counters, monitors, conditions = None, None, None, Conditions()
         if self._readings is not None and owner:
             sampler = self._readings.sampler
             power, counters = self._readings.tables()
+            monitors = self._readings.monitors()
             shared = (sampler.shared,) if sampler.shared else ()
             conditions = Conditions(
                 sampler.temperature_c, sampler.power_cap_w, tuple(self._readings.faults()),
@@ -116,7 +117,7 @@ class RankActor:
             )  # fmt: skip
         segments = spool / announcement.segments
         device = announcement.device_or(self._readings.used if self._readings is not None else None)
-        request = CollectRequest(run, rank, segments, power, counters, device)
+        request = CollectRequest(run, rank, segments, power, counters, device, monitors)
         return self._analysis.collect(request), conditions
 
     def summarise(self, folder: Path, rank: RankRun, joined: Any) -> Any:

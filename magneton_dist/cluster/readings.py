@@ -10,10 +10,13 @@ import msgspec
 import polars as pl
 
 from magneton_dist.records.manifest import MeterUsed
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COUNTERS, POWER, Table
 
 if TYPE_CHECKING:
     from magneton_dist.cluster.analysis import Sampler
+
+_SEEN = "seen beside the power"
 
 
 class Readings:
@@ -37,12 +40,13 @@ class Readings:
     ) -> None:
         self.device = device
         meter = sampler.meter
-        self.used = MeterUsed(meter.name, meter.provenance, meter.source, meter.device, reason)
+        monitors = f"none: {sampler.unmonitored}" if sampler.unmonitored else _SEEN
+        self.used = MeterUsed(meter.name, meter.provenance, meter.source, meter.device, reason, monitors)
         self.sampler = sampler
         self.joules: float | None = None
         self._spool, self._slot = spool, slot
         self._paths = _paths(spool, slot)
-        self._saved = [0, 0]
+        self._saved = [0, 0, 0]
         self._open = True
         # an energy counter starts at 0 for each actor: what a killed one read cannot be continued
         self._broken = resume and len(_whole_lines(self._paths[1])) > 0
@@ -53,7 +57,8 @@ class Readings:
 
     def save(self) -> None:
         """Append what was read since the call before."""
-        self._append(self.sampler.tables((self._saved[0], self._saved[1])))
+        power, counters = self.sampler.tables((self._saved[0], self._saved[1]))
+        self._append([power, counters, self.sampler.monitors(self._saved[2])])
 
     def stop(self) -> None:
         """Take the last reading and give the meter back; harmless when repeated."""
@@ -68,12 +73,17 @@ class Readings:
         power, counters = saved(self._spool, self._slot)
         return power, COUNTERS.empty() if self._broken else counters
 
+    def monitors(self) -> pl.DataFrame:
+        """What performance monitors said in the whole run, likewise."""
+        return saved_monitors(self._spool, self._slot)
+
     def faults(self) -> list[str]:
         """What went wrong with the meter, in words."""
         broken = ["the energy counter was interrupted with its actor and is left out"] if self._broken else []
-        return [*self.sampler.faults, *broken]
+        ended = self.sampler.unmonitored if self.used.monitors == _SEEN and self.sampler.unmonitored else ""
+        return [*self.sampler.faults, *broken, *([f"performance monitors: {ended}"] if ended else [])]
 
-    def _append(self, tables: tuple[pl.DataFrame, pl.DataFrame]) -> None:
+    def _append(self, tables: list[pl.DataFrame]) -> None:
         for index, (path, frame) in enumerate(zip(self._paths, tables, strict=True)):
             if frame.height:
                 with path.open("ab") as file:
@@ -85,8 +95,13 @@ class Readings:
 
 def saved(spool: Path, slot: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Power and counters that the actor of `slot` left in `spool`; a line torn by a kill is left out."""
-    power, counters = _paths(spool, slot)
-    return _load(power, POWER), _load(counters, COUNTERS)
+    power, counters, _ = _paths(spool, slot)
+    return _load(power, POWER).sort("t_ns"), _load(counters, COUNTERS).sort("t_ns")
+
+
+def saved_monitors(spool: Path, slot: int) -> pl.DataFrame:
+    """What performance monitors said, as the actor of `slot` left it (`records.monitors.MONITORS`)."""
+    return _load(_paths(spool, slot)[2], MONITORS).sort("start_ns")
 
 
 def saved_meter(spool: Path, slot: int) -> MeterUsed | None:
@@ -95,15 +110,15 @@ def saved_meter(spool: Path, slot: int) -> MeterUsed | None:
     return msgspec.json.decode(path.read_bytes(), type=MeterUsed) if path.exists() else None
 
 
-def _paths(spool: Path, slot: int) -> tuple[Path, Path]:
-    return spool / f"power-{slot}.jsonl", spool / f"counters-{slot}.jsonl"
+def _paths(spool: Path, slot: int) -> tuple[Path, Path, Path]:
+    return spool / f"power-{slot}.jsonl", spool / f"counters-{slot}.jsonl", spool / f"monitors-{slot}.jsonl"
 
 
 def _load(path: Path, table: Table) -> pl.DataFrame:
     whole = _whole_lines(path)
     if not whole:
         return table.empty()
-    return pl.read_ndjson(BytesIO(whole), schema=table.schema).sort("t_ns")
+    return pl.read_ndjson(BytesIO(whole), schema=table.schema)
 
 
 def _whole_lines(path: Path) -> bytes:

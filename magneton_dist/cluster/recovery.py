@@ -21,7 +21,7 @@ from magneton_dist.cluster.node_agent import CLOCK, announcements, tail
 from magneton_dist.cluster.origin import ORIGIN, maker
 from magneton_dist.cluster.outcome import RunOutcome
 from magneton_dist.cluster.processes import is_alive
-from magneton_dist.cluster.readings import saved, saved_meter
+from magneton_dist.cluster.readings import saved, saved_meter, saved_monitors
 from magneton_dist.errors import RecordError
 from magneton_dist.records.manifest import Manifest, MeterUsed, RankRun
 from magneton_dist.records.store import RunRecord, write_manifest
@@ -41,8 +41,9 @@ class _Found:
 
     def request(self, run: Path) -> CollectRequest:
         power, counters = saved(self.spool, self.place.local_rank)
-        segments = self.spool / self.announcement.segments
-        return CollectRequest(run, self.rank, segments, power, counters, self.announcement.device_or(self.meter))
+        monitors = saved_monitors(self.spool, self.place.local_rank)
+        segments, device = self.spool / self.announcement.segments, self.announcement.device_or(self.meter)
+        return CollectRequest(run, self.rank, segments, power, counters, device, monitors)
 
     @property
     def meter(self) -> MeterUsed | None:

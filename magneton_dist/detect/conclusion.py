@@ -10,7 +10,7 @@ from itertools import zip_longest
 import numpy as np
 
 from magneton_dist.config import Compare
-from magneton_dist.detect import host, shadow, straggler
+from magneton_dist.detect import host, monitors, shadow, straggler
 from magneton_dist.detect.comparison import RunFacts, check_values, compare_variants, units_of
 from magneton_dist.detect.operators.alone import alone as idle_operators
 from magneton_dist.detect.regions.classes import RunAll
@@ -185,6 +185,7 @@ def _rank(rank: int, repeats: list[RankSummary]) -> RankResult:
         exit_code=max((s.exit_code for s in repeats if s.exit_code is not None), key=abs, default=None),
         idle_s=host.idle_seconds(repeats),
         unjoined_s=float(np.mean([s.unjoined_s for s in repeats])),
+        monitors=monitors.of_repeats(repeats),
     )
 
 
@@ -229,6 +230,7 @@ def _run_notes(variants: dict[str, list[RunFacts]]) -> list[str]:
                 f"{name}: disturbed: its ranks waited for a core in up to {contention:.0%} of the time they "
                 "wanted one; times and modelled joules include that"
             )
+        notes += [f"{name}: {note}" for note in monitors.notes([f.ranks for f in facts])]
         for f in facts:
             notes += [f"{name}: {note}" for note in (*f.notes, *f.manifest.disturbed)]
             notes += [f"{name}: rank {rank}: {note}" for rank, s in f.ranks.items() for note in s.notes]

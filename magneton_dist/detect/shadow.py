@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from magneton_dist.detect import monitors
 from magneton_dist.detect.runs import VariantRuns, state_sum
 from magneton_dist.detect.source_lines import user_frames, user_line
 from magneton_dist.energy.summary import RankSummary
@@ -54,6 +55,9 @@ def _of_rank(runs: VariantRuns, rank: int) -> Finding | None:
         "steps_of_this_rank": round(sum(s.steps for s in of_rank) / n),
         "steps_of_the_slowest": round(sum(max(r.steps for r in run.values()) for run in runs.repeats) / n),
     }
+    said = monitors.of_waits(runs.repeats, [rank], "finished/wait")
+    if said:
+        evidence["performance_monitors"] = said
     if released is not None:
         evidence["saved_if_released_j"] = released.mean
     if parked is not None:

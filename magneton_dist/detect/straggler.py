@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 from scipy.stats import binomtest
 
+from magneton_dist.detect import monitors
 from magneton_dist.detect.runs import VariantRuns
 from magneton_dist.detect.source_lines import user_frames
 from magneton_dist.energy.summary import RankSummary
@@ -58,6 +59,7 @@ def _of_culprit(runs: VariantRuns, waits: Sequence[pl.DataFrame], culprit: int) 
     stack = summary.stacks.get(stack_id, []) if stack_id is not None else []
     recurrence = sum(b.calls for b in known) / max(1, sum(b.waiting_calls for b in known))
     joules = runs.over_repeats(lambda run: _avoidable(runs, run, culprit))
+    said = monitors.of_waits(runs.repeats, waiters, "working/wait")
     who = f"rank {waiters[0]}" if len(waiters) == 1 else f"{len(waiters)} ranks"
     return Finding(
         kind="straggler-wait",
@@ -75,6 +77,7 @@ def _of_culprit(runs: VariantRuns, waits: Sequence[pl.DataFrame], culprit: int) 
             "calls": round(sum(b.calls for b in known) / n),
             "wait_seconds": seconds,
             "share_of_rank_seconds": seconds / rank_seconds,
+            **({"performance_monitors": said} if said else {}),
         },
         fix=(
             f"Find out why rank {culprit} arrives late: more data, a slower device, or a busy host. Even out the "

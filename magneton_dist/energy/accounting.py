@@ -9,13 +9,14 @@ import polars as pl
 
 from magneton_dist.energy.attribution import attribute
 from magneton_dist.energy.carried import carried_over
+from magneton_dist.energy.corroboration import claims, corroborate
 from magneton_dist.energy.deconvolution import told_apart
 from magneton_dist.energy.model import modelled_power, watt_seconds
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.energy.traced import replay_residual, traced_step_costs
 from magneton_dist.meters.profile import Profile, load_profile
 from magneton_dist.meters.sensor import Sensor
-from magneton_dist.records.audit import EnergyKind, StateShare
+from magneton_dist.records.audit import Corroboration, EnergyKind, StateShare
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.manifest import RankRun
 from magneton_dist.timeline.carry import carry_shares
@@ -64,6 +65,7 @@ def account(
     supply: Supply,
     replayed: pl.DataFrame | None = None,
     host_times: pl.DataFrame | None = None,
+    monitors: pl.DataFrame | None = None,
 ) -> RankAccount:
     """Account for one rank over its window.
 
@@ -75,6 +77,7 @@ def account(
         supply: its watts.
         replayed: what replay found for the run, `energy.replay.results.REPLAYED`.
         host_times: why its device idled, `records.host_times.HOST_TIMES`.
+        monitors: of its device's parts, `records.monitors.MONITORS`; None where nobody looked.
     """
     host_times = HOST_TIMES.empty() if host_times is None else host_times
     timeline = rank_states(tables, arrivals, window, rank.device)
@@ -130,10 +133,26 @@ def account(
         captured_steps=int((steps["kind"] == "kernels").sum()),
         stacks=_stacks(tables["stacks"], pl.concat([calls["stack_id"], host_times["stack_id"]])),
         traced=traced,
+        monitors=_corroborated(rank, timeline.states, supply, monitors),
         exit_code=rank.exit_code,
         notes=tuple(notes),
     )
     return RankAccount(summary, timeline.states, power)
+
+
+def _corroborated(
+    rank: RankRun, states: pl.DataFrame, supply: Supply, monitors: pl.DataFrame | None
+) -> dict[str, Corroboration]:
+    """What the device's performance monitors say of its waits and transfers, or why they say nothing."""
+    if rank.device == CPU or rank.meter is None or not rank.meter.monitors:  # nor do traces, and older records
+        return {}
+    if supply.share != 1.0:
+        why = "ranks share the device: its monitors are of all of them"
+    elif monitors is None or monitors.is_empty():
+        why = f"performance monitors: {rank.meter.monitors}"
+    else:
+        return corroborate(states, monitors)
+    return dict.fromkeys(claims(states), Corroboration("not available", why))
 
 
 def _unjoined_s(activities: pl.DataFrame, states: pl.DataFrame) -> float:

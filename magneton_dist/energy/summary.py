@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from magneton_dist.energy.attribution import Floats
-from magneton_dist.records.audit import EnergyKind, StateShare
+from magneton_dist.records.audit import Corroboration, EnergyKind, StateShare
 from magneton_dist.records.host_times import HOST_TIMES
 
 
@@ -60,6 +60,7 @@ class RankSummary:
         stacks: id -> ``file:line function`` lines, innermost first, of the stacks that `waits` and `host_times` name.
         marks: moment -> ns on the rank's clock.
         traced: costs of the operators of each traced step.
+        monitors: by state of collectives: do the device's performance monitors agree; empty on a CPU.
         exit_code: of the rank's process, None when not known.
         notes: fallbacks taken, gaps, disagreements.
     """
@@ -88,6 +89,7 @@ class RankSummary:
     stacks: dict[int, list[str]] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     traced: tuple[TracedStep, ...] = ()
+    monitors: dict[str, Corroboration] = field(default_factory=dict)
     exit_code: int | None = None
     notes: tuple[str, ...] = ()
 

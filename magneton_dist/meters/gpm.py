@@ -18,17 +18,18 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Activity:
-    """Means over some time.
+    """Means over the time between two looks.
 
     Attributes:
-        seconds: that time, s.
+        start_ns, end_ns: of that time, host monotonic clock, ns.
         sm: share of SMs with work, 0 to 1; like the others None where the device does not tell.
         tensor: share of tensor cores' peak, 0 to 1.
         dram: share of DRAM bandwidth, 0 to 1.
         nvlink_bytes_s: received and sent together, B/s.
     """
 
-    seconds: float
+    start_ns: int
+    end_ns: int
     sm: float | None
     tensor: float | None
     dram: float | None
@@ -49,6 +50,10 @@ class Gpm:
     def __init__(self, handle: Any, nvml: Any) -> None:
         self._handle, self._nvml = handle, nvml
         self._samples: list[Any] = []
+        self._metrics = [
+            nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+            nvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, nvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
+        ]  # fmt: skip
         do = "Hopper and newer have it; MIG and some drivers need root"
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
@@ -64,13 +69,9 @@ class Gpm:
         if time.monotonic_ns() - self._since_ns < _APART_NS:
             return None
         nvml = self._nvml
-        wanted = [
-            nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-            nvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, nvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
-        ]  # fmt: skip
         question = nvml.c_nvmlGpmMetricsGet_t()
-        question.version, question.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(wanted)
-        for metric, number in zip(question.metrics, wanted, strict=False):
+        question.version, question.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(self._metrics)
+        for metric, number in zip(question.metrics, self._metrics, strict=False):
             metric.metricId = number
         try:
             now_ns = self._sample(1)
@@ -78,12 +79,12 @@ class Gpm:
             answer = nvml.nvmlGpmMetricsGet(question)
         except nvml.NVMLError:
             return None
-        seconds, self._since_ns = (now_ns - self._since_ns) / 1e9, now_ns
+        start_ns, self._since_ns = self._since_ns, now_ns
         self._samples.reverse()
         told = [metric.value if metric.nvmlReturn == nvml.NVML_SUCCESS else None for metric in answer.metrics[:5]]
         sm, tensor, dram = (None if percent is None else percent / 100 for percent in told[:3])
         links = [mib_s * _MIB for mib_s in told[3:] if mib_s is not None]
-        return Activity(seconds, sm, tensor, dram, sum(links) if links else None)
+        return Activity(start_ns, now_ns, sm, tensor, dram, sum(links) if links else None)
 
     def close(self) -> None:
         """Free the samples; harmless when repeated."""

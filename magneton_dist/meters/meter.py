@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from magneton_dist.meters.gpm import Activity
     from magneton_dist.records.audit import EnergyKind
 
 
@@ -87,6 +88,19 @@ class Meter(Protocol):
 
     def close(self) -> None:
         """Release the device; harmless when repeated."""
+        ...
+
+
+@runtime_checkable
+class Monitored(Protocol):
+    """A meter of a device that has performance monitors, or may have."""
+
+    def activity(self) -> Activity | None:
+        """How busy the device's parts were since the last call; None where too little time has passed.
+
+        Raises:
+            MeterError: this device does not tell.
+        """
         ...
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import astuple
 
 import polars as pl
 
-from magneton_dist.meters.meter import Conditions, Meter, Reading
+from magneton_dist.errors import MeterError
+from magneton_dist.meters.gpm import Activity
+from magneton_dist.meters.meter import Conditions, Meter, Monitored, Reading
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COUNTERS, POWER
 
 _CONDITIONS_NS = 1_000_000_000  # time between two looks at temperature and throttling
@@ -26,6 +30,7 @@ class Sampler:
         shared: why the device's energy is not this process's alone, empty when it is.
         temperature_c: at start and at stop, None where not told.
         power_cap_w: at start, None where not told.
+        unmonitored: why no performance monitors are looked at, empty when they are.
         core_share: share of one core that the polling cost; known after `stop`.
     """
 
@@ -40,6 +45,9 @@ class Sampler:
         self._period_ns = max(1, int(period_s * 1e9))
         self._power: list[tuple[int, float | None, int]] = []  # t_ns, watts, window_ns
         self._counters: list[tuple[int, float]] = []  # t_ns, joules
+        self._activity: list[Activity] = []
+        self._monitored = meter if isinstance(meter, Monitored) else None
+        self.unmonitored = self._why_unmonitored()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -82,6 +90,11 @@ class Sampler:
         )  # fmt: skip
         return power_table, counters_table
 
+    def monitors(self, skip: int = 0) -> pl.DataFrame:
+        """Table `MONITORS` of what was seen so far, without `skip` rows at its head; callable while polling."""
+        seen = [(self.meter.device, *astuple(activity)) for activity in self._activity[skip:]]
+        return pl.DataFrame(seen, schema=MONITORS.schema, orient="row")
+
     def _run(self) -> None:
         started_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         first = self._conditions()
@@ -90,6 +103,7 @@ class Sampler:
         while True:
             last = self._stop.is_set()
             self._keep(self._read())
+            self._look()
             now_ns = time.monotonic_ns()
             if last or now_ns - conditions_ns > _CONDITIONS_NS:
                 conditions_ns = now_ns
@@ -108,6 +122,29 @@ class Sampler:
             return self.meter.read()
         except Exception as error:  # noqa: BLE001 - a broken meter must leave gaps with a reason, not end the record
             return Reading(time.monotonic_ns(), None, None, reason=f"{type(error).__name__}: {error}")
+
+    def _why_unmonitored(self) -> str:
+        """The first look, from which the next one on speaks; empty when there are monitors."""
+        if self._monitored is None:
+            return f"meter {self.meter.name} reads none"
+        try:
+            self._monitored.activity()
+        except MeterError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - watts and joules are there without them
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _look(self) -> None:
+        if self.unmonitored or self._monitored is None:
+            return
+        try:
+            seen = self._monitored.activity()
+        except Exception as error:  # noqa: BLE001 - the same; what was seen until here is kept
+            self.unmonitored = f"given up: {type(error).__name__}: {error}"
+            return
+        if seen is not None:
+            self._activity.append(seen)
 
     def _conditions(self) -> Conditions:
         try:

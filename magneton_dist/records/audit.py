@@ -36,11 +36,19 @@ class StateShare(msgspec.Struct, frozen=True):
     j: float | None = None
 
 
+class Corroboration(msgspec.Struct, frozen=True):
+    """Whether a device's performance monitors say the same of a state as the collectives do; it changes nothing."""
+
+    verdict: Literal["agrees", "contradicts", "not available"]
+    reason: str  # what they showed per monitor, or why they tell nothing
+
+
 class RankResult(msgspec.Struct, frozen=True):
     """One rank of one variant, means over its repeats. `states` keys read ``phase/activity``.
 
     `idle_s` says why its device idled, of traces only: loader, host (it had launched nothing), launch (launched, not
     yet begun), unknown. `unjoined_s` is the part of the unresolved time in which only collectives ran on the device.
+    `monitors` says of the states of collectives whether NVLink and DRAM traffic corroborates them; GPUs only.
     """
 
     rank: int
@@ -55,6 +63,7 @@ class RankResult(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     idle_s: dict[str, float] = {}
     unjoined_s: float = 0.0
+    monitors: dict[str, Corroboration] = {}
 
 
 class VariantResult(msgspec.Struct, frozen=True):

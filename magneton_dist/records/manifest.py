@@ -22,6 +22,7 @@ class MeterUsed(msgspec.Struct, frozen=True):
     source: str  # in words, with the profile's or sensor's origin
     device: str = ""  # UUID of the metered device; ranks with the same one share it
     reason: str = ""
+    monitors: str = ""  # performance monitors seen beside the power, or why none are; empty: not told
 
 
 class RankRun(msgspec.Struct, frozen=True):

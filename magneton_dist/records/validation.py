@@ -11,6 +11,7 @@ import polars as pl
 
 from magneton_dist.errors import RecordError
 from magneton_dist.records.host_times import HOST_TIMES, IDLE, read_host_times
+from magneton_dist.records.monitors import MONITORS, read_monitors
 from magneton_dist.records.schema import TABLES
 from magneton_dist.records.store import RankRecord, RunRecord
 
@@ -33,6 +34,7 @@ REQUIRED: dict[str, list[str]] = {
     "marks": ["name", "t_ns"],
     "faults": ["where", "message"],
     HOST_TIMES.name: ["kind", "what", "count", "duration_ns"],
+    MONITORS.name: ["device", "start_ns", "end_ns"],
 }
 UNIQUE = {
     "steps": "step",
@@ -115,6 +117,9 @@ RULES = [
     _grows("counters", "joules", over="device"),
     _grows("marks", "t_ns"),
     *(_negative(HOST_TIMES.name, column) for column in ("count", "duration_ns")),
+    _interval(MONITORS.name, "start_ns", "end_ns"),
+    _grows(MONITORS.name, "end_ns", over="device"),
+    *(_negative(MONITORS.name, column) for column in ("sm", "tensor", "dram", "nvlink_bytes_s")),
 ]
 
 
@@ -147,10 +152,11 @@ def _rank_problems(record: RankRecord) -> Iterator[str]:
             tables[name] = record.table(name)
         except RecordError as error:
             yield str(error)
-    try:
-        tables[HOST_TIMES.name] = read_host_times(record.folder)
-    except RecordError as error:
-        yield str(error)
+    for name, read in ((HOST_TIMES.name, read_host_times), (MONITORS.name, read_monitors)):
+        try:
+            tables[name] = read(record.folder)
+        except RecordError as error:
+            yield str(error)
     for name in (name for name in REQUIRED if name in tables):
         yield from (f"{name}: {problem}" for problem in _table_problems(name, tables[name]))
     for table, column, target, key in REFERENCES:

@@ -27,6 +27,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.meters import load_profile
 from magneton_dist.meters.sensor import Sensor
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
+from magneton_dist.records.monitors import MONITORS, read_monitors
 from magneton_dist.records.schema import POWER
 from magneton_dist.records.store import rank_folder, write_manifest, write_rank
 from magneton_dist.tracer.rows import FIELDS
@@ -264,3 +265,45 @@ def test_a_host_that_polls_for_its_gpu_is_told_from_one_that_sleeps(tmp_path: Pa
         assert found[0].seconds == pytest.approx(8)
         assert found[0].evidence["waiting_s"] == pytest.approx(8)
         assert found[0].where.steps == (1, 1)
+
+
+@pytest.mark.parametrize(("waiting_gb_s", "verdict"), [(0.0, "agrees"), (250.0, "contradicts")])
+def test_what_performance_monitors_saw_is_kept_and_said_beside_the_states(
+    tmp_path: Path, waiting_gb_s: float, verdict: str
+) -> None:
+    """The same drawing on two GPUs: looks every 100 ms, of which only the first device has any."""
+    run = tmp_path / "audit" / "join" / "0"
+    starts = [10 * S + 30_000_000 + n * S // 10 for n in range(199)]
+    gb_s = [0.0 if t < 19.9 * S else waiting_gb_s if t < 24.9 * S else 250.0 for t in starts]
+    looks = pl.DataFrame(
+        {
+            "device": "GPU-0", "start_ns": starts, "end_ns": [t + S // 10 for t in starts], "sm": 1.0, "tensor": 0.0,
+            "dram": None, "nvlink_bytes_s": [1e9 * rate for rate in gb_s],
+        },
+        schema=MONITORS.schema,
+    )  # fmt: skip
+    ranks = []
+    for rank, (issue_s, seen) in enumerate(((20, looks), (25, None))):
+        segments, gpu = spool(tmp_path / f"spool{rank}", issue_s), f"GPU-{rank}"
+        pipeline.collect(CollectRequest(run, rank, segments, None, None, gpu, seen))
+        why = "none: this GPU has no performance monitors" if seen is None else "seen beside the power"
+        meter = MeterUsed("nvml", "measured", "NVML", gpu, monitors=why)
+        ranks.append(RankRun(rank, rank, "node", device=gpu, exit_code=0, meter=meter))
+    clocks = {"node": Clock()}
+    write_manifest(run, Manifest("audit", "join", 0, "2026-01-01T00:00:00Z", 2, ["x"], 0, ranks, clocks, {}))
+    profile = load_profile("h200")
+    audits.Settings(name="audit", started="", baseline="join", compare=Compare(), profile=profile).write(run.parents[1])
+    assert read_monitors(rank_folder(run, 0)).equals(looks)
+    outcome = audits.audit(tmp_path / "audit")
+    first, second = outcome.audit.variants["join"].ranks
+    assert {state: share.s for state, share in first.states.items()} == {  # whatever the monitors say
+        "working/unresolved": 10.0, "working/wait": 5.0, "working/transfer": 5.0,
+    }  # fmt: skip
+    assert {state: said.verdict for state, said in first.monitors.items()} == {
+        "working/wait": verdict, "working/transfer": "agrees",
+    }  # fmt: skip
+    assert second.monitors["working/transfer"].verdict == "not available"
+    assert "no performance monitors" in second.monitors["working/transfer"].reason
+    with_ = {"agrees": "agree with", "contradicts": "contradict"}[verdict]
+    assert any(f"performance monitors {with_} working/wait on rank 0: NVLink" in n for n in outcome.audit.notes)
+    assert any("tell nothing of working/transfer on rank 1" in n for n in outcome.audit.notes)

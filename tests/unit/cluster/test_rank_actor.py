@@ -11,6 +11,7 @@ from magneton_dist.cluster.analysis import Analysis, Announcement, Collected, Co
 from magneton_dist.cluster.rank_actor import RankActor
 from magneton_dist.errors import ClusterError
 from magneton_dist.records.manifest import Clock, RankRun
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COUNTERS, POWER
 
 
@@ -35,6 +36,7 @@ class FakeSampler:
         self.shared = "2 processes compute on it"
         self.temperature_c = (40.0, 55.0)
         self.power_cap_w = 700.0
+        self.unmonitored = ""
 
     def start(self) -> None:
         pass
@@ -45,6 +47,10 @@ class FakeSampler:
     def tables(self, skip: tuple[int, int] = (0, 0)) -> tuple[pl.DataFrame, pl.DataFrame]:
         rows = [(self.meter.device, 5, 100.0, "nvml-instant", 10)][skip[0] :]
         return pl.DataFrame(rows, schema=POWER.schema, orient="row"), COUNTERS.empty()
+
+    def monitors(self, skip: int = 0) -> pl.DataFrame:
+        rows = [(self.meter.device, 0, 5, 1.0, 0.0, 0.0, 0.0)][skip:]
+        return pl.DataFrame(rows, schema=MONITORS.schema, orient="row")
 
 
 class Opened:
@@ -124,6 +130,8 @@ def test_the_owner_of_a_device_brings_its_readings(actor: RankActor, opened: Ope
     assert request.segments == tmp_path / "l1-0"
     assert request.power is not None
     assert request.power["watts"].to_list() == [100.0]
+    assert request.monitors is not None
+    assert request.monitors["end_ns"].to_list() == [5]
     assert conditions.temperature_c == (40.0, 55.0)
     assert conditions.power_cap_w == 700.0
     assert conditions.faults == ("one gap",)
@@ -135,6 +143,7 @@ def test_a_rank_that_shares_a_device_brings_none(actor: RankActor, opened: Opene
     actor.close()
     _, conditions = actor.collect(tmp_path / "run", tmp_path, 7, announced("cpu"), owner=False)
     assert opened.requests[0].power is None
+    assert opened.requests[0].monitors is None
     assert conditions.disturbed == ()
 
 

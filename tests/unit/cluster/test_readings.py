@@ -4,7 +4,8 @@ from pathlib import Path
 
 import polars as pl
 
-from magneton_dist.cluster.readings import Readings, saved, saved_meter
+from magneton_dist.cluster.readings import Readings, saved, saved_meter, saved_monitors
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COUNTERS, POWER
 
 
@@ -23,12 +24,14 @@ class FakeSampler:
     shared = ""
     temperature_c = None
     power_cap_w = None
+    unmonitored = ""
 
     def __init__(self) -> None:
         self.meter = FakeMeter()
         self.faults: list[str] = []
         self.power: list[int] = []
         self.counters: list[float] = []
+        self.looks: list[int] = []
         self.stopped = 0
 
     def start(self) -> None:
@@ -46,6 +49,10 @@ class FakeSampler:
             pl.DataFrame(counters, schema=COUNTERS.schema, orient="row"),
         )
 
+    def monitors(self, skip: int = 0) -> pl.DataFrame:
+        rows = [("GPU-1", t, t + 1, 1.0, 0.5, None, 2e9) for t in self.looks[skip:]]
+        return pl.DataFrame(rows, schema=MONITORS.schema, orient="row")
+
 
 def test_everything_read_is_there_at_the_end_in_the_declared_schema(tmp_path: Path) -> None:
     sampler = FakeSampler()
@@ -61,6 +68,34 @@ def test_everything_read_is_there_at_the_end_in_the_declared_schema(tmp_path: Pa
     assert counters["joules"].to_list() == [0.0, 5.0, 7.5]
     POWER.validate(power, "test")
     COUNTERS.validate(counters, "test")
+
+
+def test_what_performance_monitors_said_is_kept_beside_the_power(tmp_path: Path) -> None:
+    killed, replacement = FakeSampler(), FakeSampler()
+    first = Readings(tmp_path, 0, "GPU-1", killed, "auto")
+    killed.looks = [1, 2]
+    first.save()  # and is killed here
+    second = Readings(tmp_path, 0, "GPU-1", replacement, "auto", resume=True)
+    replacement.looks = [7]
+    second.save()
+    replacement.unmonitored = "given up: the driver left"
+    second.stop()
+    assert MONITORS.validate(second.monitors(), "test")["start_ns"].to_list() == [1, 2, 7]
+    assert saved_monitors(tmp_path, 0)["nvlink_bytes_s"].to_list() == [2e9] * 3
+    assert second.used.monitors == "seen beside the power"
+    assert second.faults() == ["performance monitors: given up: the driver left"]
+    assert saved_monitors(tmp_path, 1).is_empty()
+
+
+def test_without_performance_monitors_the_meter_says_why(tmp_path: Path) -> None:
+    sampler = FakeSampler()
+    sampler.unmonitored = "NVML GPM: this GPU has no performance monitors"
+    readings = Readings(tmp_path, 0, "GPU-1", sampler, "auto")
+    readings.stop()
+    meter = saved_meter(tmp_path, 0)
+    assert meter is not None
+    assert meter.monitors == "none: NVML GPM: this GPU has no performance monitors"
+    assert (readings.monitors().height, readings.faults()) == (0, [])
 
 
 def test_stopping_twice_closes_the_meter_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from magneton_dist.detect import shadow
 from magneton_dist.meters.sensor import Sensor
+from magneton_dist.records.audit import Corroboration
 
 from .conftest import summary
 
@@ -86,3 +87,11 @@ def test_measured_joules_above_published_idle_watts_are_not_called_measured(runs
     sensor = Sensor(period_s=0.1, window_s=0.1)
     calibrated = replace(published, profile=published.profile.model_copy(update={"sensor": sensor}))
     assert shadow.alone(calibrated)[0].energy_kind == "measured"
+
+
+def test_monitors_that_saw_data_move_while_it_waited_are_evidence(runs) -> None:  # type: ignore[no-untyped-def]
+    first, second = join_run()
+    against = {"finished/wait": Corroboration("contradicts", "NVLink 90 to 95 GB/s")}
+    (finding,) = shadow.alone(runs([replace(first, monitors=against), second]))
+    assert finding.evidence["performance_monitors"] == "contradicts: NVLink 90 to 95 GB/s"
+    assert finding.seconds == pytest.approx(7.0)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from magneton_dist.detect import straggler
+from magneton_dist.records.audit import Corroboration
 
 from .conftest import summary
 
@@ -81,3 +84,18 @@ def test_little_waiting_stays_silent(runs) -> None:  # type: ignore[no-untyped-d
 def test_a_culprit_must_be_one_in_every_repeat(runs) -> None:  # type: ignore[no-untyped-def]
     calm = [summary(rank, {"working/compute": 10.0}) for rank in range(3)]
     assert straggler.alone(runs(run(), calm)) == []
+
+
+def test_what_monitors_say_of_the_wait_is_evidence_and_changes_nothing(runs) -> None:  # type: ignore[no-untyped-def]
+    (plain,) = straggler.alone(runs(run()))
+    first, second, last = run()
+    agrees = Corroboration("agrees", "NVLink 0 to 0.1 GB/s")
+    against = Corroboration("contradicts", "NVLink 200 to 210 GB/s")
+    first = replace(first, monitors={"working/wait": agrees})
+    (said,) = straggler.alone(runs([first, second, last]))
+    assert said.evidence["performance_monitors"] == "agrees: NVLink 0 to 0.1 GB/s"
+    assert (said.joules, said.title) == (plain.joules, plain.title)
+    assert "performance_monitors" not in plain.evidence
+    second = replace(second, monitors={"working/wait": against})
+    (said,) = straggler.alone(runs([first, second, last]))  # one that contradicts speaks for all
+    assert said.evidence["performance_monitors"] == "contradicts: NVLink 200 to 210 GB/s"

@@ -8,6 +8,8 @@ from magneton_dist.meters.gpm import Activity
 from magneton_dist.meters.nvml import NvmlMeter
 
 GPU = "GPU-aaaa1111-0000"
+MS = 1_000_000
+SINCE_NS = 1_000_000_000  # when the false clock begins
 
 
 @pytest.fixture
@@ -22,17 +24,17 @@ def test_activity_is_told_between_two_looks_100_ms_apart(meter, nvml, clock):
     clock.advance(0.099)
     assert meter.activity() is None
     clock.advance(0.151)
-    assert meter.activity() == Activity(0.25, 1.0, 0.005, 0.01, 4 * 2**20)
+    assert meter.activity() == Activity(SINCE_NS, SINCE_NS + 250 * MS, 1.0, 0.005, 0.01, 4 * 2**20)
     assert meter.activity() is None  # since then no time has passed
     clock.advance(0.1)
     nvml.gpm[5] = 40.0
-    assert meter.activity() == Activity(0.1, 1.0, 0.4, 0.01, 4 * 2**20)
+    assert meter.activity() == Activity(SINCE_NS + 250 * MS, SINCE_NS + 350 * MS, 1.0, 0.4, 0.01, 4 * 2**20)
 
 
 def test_what_the_device_does_not_tell_is_none(meter, nvml, clock):
     nvml.gpm = {2: 50.0}
     clock.advance(1)
-    assert meter.activity() == Activity(1.0, 0.5, None, None, None)
+    assert meter.activity() == Activity(SINCE_NS, SINCE_NS + 1000 * MS, 0.5, None, None, None)
 
 
 def test_a_driver_that_fails_is_a_gap_and_the_next_look_spans_it(meter, nvml, clock):
@@ -41,7 +43,8 @@ def test_a_driver_that_fails_is_a_gap_and_the_next_look_spans_it(meter, nvml, cl
     assert meter.activity() is None
     del nvml.errors["nvmlGpmMetricsGet"]
     clock.advance(0.2)
-    assert meter.activity().seconds == pytest.approx(0.4)
+    seen = meter.activity()
+    assert (seen.start_ns, seen.end_ns) == (SINCE_NS, SINCE_NS + 400 * MS)
 
 
 def test_closing_the_meter_frees_the_samples(meter, nvml):

@@ -16,6 +16,7 @@ from magneton_dist.errors import MeterError
 from magneton_dist.meters import nvml as room
 from magneton_dist.meters.gpm import Activity
 from magneton_dist.meters.nvml import NvmlMeter, visible_gpus
+from magneton_dist.meters.sampler import Sampler
 
 GPUS = ("GPU-aaaa1111-0000", "GPU-bbbb2222-0000", "GPU-bbbb3333-0000")
 MIG = "MIG-cccc4444-0000"
@@ -128,7 +129,20 @@ def test_activity_fills_the_real_structures(meter: NvmlMeter, library: Library) 
     activity = meter.activity()
     assert activity is not None
     # the library answers each metric with its number: SM 2, tensor 5, DRAM 10 percent
-    assert activity == Activity(activity.seconds, 0.02, 0.05, 0.10, None)
+    assert activity == Activity(activity.start_ns, activity.end_ns, 0.02, 0.05, 0.10, None)
+    assert activity.end_ns - activity.start_ns >= 110_000_000
     library.gpm_error = NO_PERMISSION
     time.sleep(0.11)
     assert meter.activity() is None
+
+
+def test_the_sampler_with_monitors_costs_little_of_a_core(meter: NvmlMeter) -> None:
+    sampler = Sampler(meter)
+    sampler.start()
+    time.sleep(3)
+    sampler.stop()
+    seen = sampler.monitors()
+    assert 15 <= seen.height <= 30  # every second or third reading of the power
+    assert seen["dram"].unique().to_list() == [0.10]
+    assert seen["start_ns"][1:].to_list() == seen["end_ns"][:-1].to_list()
+    assert sampler.core_share <= 0.01

@@ -17,7 +17,10 @@ from magneton_dist.meters import (
     Sampler,
     load_profile,
 )
+from magneton_dist.meters import gpm
+from magneton_dist.meters import nvml as nvml_room
 from magneton_dist.meters import sampler as room
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COUNTERS, POWER
 
 MS = 1_000_000
@@ -196,3 +199,46 @@ def test_stopping_a_long_period_does_not_wait_for_it(nvml):
     power, _ = sampler.stop()
     assert time.monotonic() - started < 1
     assert 1 <= power.height <= 2
+
+
+def test_performance_monitors_are_seen_beside_the_power_every_100_ms(sampled, nvml, clock, monkeypatch):
+    for of in (gpm, nvml_room):
+        monkeypatch.setattr(of, "time", clock)
+    since_ns, said = clock.now_ns, iter([0.1, 0.5])
+    answer = nvml._nvmlGpmMetricsGet
+
+    def scripted(question):
+        nvml.gpm[10] = 100 * next(said, 0.0)  # percent
+        return answer(question)
+
+    nvml._nvmlGpmMetricsGet = scripted
+    sampler = sampled(NvmlMeter(GPU, nvml), 0.05, 0.26)
+    seen = MONITORS.validate(sampler.monitors(), "here")
+    assert sampler.unmonitored == ""
+    assert [(a - since_ns, b - since_ns) for a, b in seen.select("start_ns", "end_ns").rows()] == [
+        (0, 100 * MS), (100 * MS, 200 * MS), (200 * MS, 300 * MS),
+    ]  # fmt: skip
+    assert seen["dram"].to_list() == [0.1, 0.5, 0.0]
+    assert sampler.monitors(2).rows() == seen[2:].rows()
+
+
+def test_why_there_are_no_performance_monitors_is_kept(sampled, nvml, clock):
+    nvml.gpm = None
+    sampler = sampled(NvmlMeter(GPU, nvml), 0.05, 0.2)
+    assert "no performance monitors" in sampler.unmonitored
+    assert sampler.monitors().is_empty()
+    assert sampler.tables()[0].height > 0  # watts are there without them
+    scripted = sampled(ScriptedMeter(clock, lambda n: Reading(n, 1.0, None)), 0.05, 0.1)
+    assert scripted.unmonitored == "meter null reads none"
+
+
+def test_monitors_that_break_are_given_up_and_what_was_seen_is_kept(sampled, nvml, clock, monkeypatch):
+    for of in (gpm, nvml_room):
+        monkeypatch.setattr(of, "time", clock)
+    meter = NvmlMeter(GPU, nvml)
+    answers = iter([None, gpm.Activity(0, 1, 1.0, 0.5, 0.2, None)])
+    monkeypatch.setattr(meter, "activity", lambda: next(answers))
+    sampler = sampled(meter, 0.05, 0.3)
+    assert sampler.monitors()["tensor"].to_list() == [0.5]
+    assert sampler.unmonitored.startswith("given up: StopIteration")
+    assert sampler.tables()[0].height > 4
