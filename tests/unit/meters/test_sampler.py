@@ -15,9 +15,9 @@ from magneton_dist.meters import (
     NvmlMeter,
     Reading,
     Sampler,
+    gpm,
     load_profile,
 )
-from magneton_dist.meters import gpm
 from magneton_dist.meters import nvml as nvml_room
 from magneton_dist.meters import sampler as room
 from magneton_dist.records.monitors import MONITORS

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from magneton_dist.records.host_times import HOST_TIMES, write_host_times
+from magneton_dist.records.monitors import MONITORS, write_monitors
 from magneton_dist.records.schema import TABLES
 from magneton_dist.records.store import load, rank_folder, write_manifest, write_rank
 from magneton_dist.records.validation import REQUIRED, RULES, UNIQUE, WORDS, validate
@@ -15,7 +16,7 @@ def test_a_sound_record_has_no_problems(run: Path):
 
 
 def test_the_rules_name_columns_that_exist():
-    tables = {**TABLES, HOST_TIMES.name: HOST_TIMES}
+    tables = {**TABLES, HOST_TIMES.name: HOST_TIMES, MONITORS.name: MONITORS}
     assert REQUIRED.keys() == tables.keys()
     for name, columns in REQUIRED.items():
         assert set(columns) <= tables[name].columns.keys()
@@ -97,3 +98,13 @@ def test_a_record_without_a_manifest_says_so(run: Path):
     problems = validate(run)
     assert len(problems) == 1
     assert "manifest.json" in problems[0]
+
+
+def test_looks_at_monitors_that_go_backwards_are_a_problem(run: Path):
+    rows = [("GPU-1", 0, 5, 1.0, 0.0, 0.1, 0.0), ("GPU-1", 4, 3, 1.0, 0.0, -0.1, 0.0)]
+    write_monitors(rank_folder(run, 0), pl.DataFrame(rows, schema=MONITORS.schema, orient="row"))
+    assert validate(run) == [
+        "rank 0: monitors: 1 row(s) end before they start (start_ns > end_ns), first row 1",
+        "rank 0: monitors: 1 row(s) end_ns goes backwards, first row 1",
+        "rank 0: monitors: 1 row(s) dram is negative, first row 1",
+    ]
