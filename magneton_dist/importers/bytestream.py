@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +31,11 @@ def pieces(path: Path) -> Iterator[bytes]:
     """The content of `path`, unpacked where it is gzip, in pieces of at most `PIECE` bytes.
 
     Raises:
-        RecordError: it cannot be read, its compression is damaged or cut off, or it unpacks without bound.
+        RecordError: it is no file, cannot be read, is compressed and damaged or cut off, or unpacks without bound.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for whoever writes it
+            raise RecordError("is no file", where=str(path), do=DO)
         with path.open("rb") as file:
             start = file.read(2)
             file.seek(0)

@@ -19,21 +19,30 @@ _HANDLER = re.compile(r"^(?P<host>.+)_\d+\.\d+\.pt\.trace\.json")
 def trace_files(given: Sequence[str | Path]) -> list[Path]:
     """The files meant by files, folders (their own JSON files, not those of folders within) and globs.
 
+    Links that lead nowhere are among them, so that whoever reads them can say so.
+
     Raises:
-        RecordError: one of them is not there, or a folder has no JSON.
+        RecordError: one of them is not there or cannot be listed, or a folder has no JSON.
     """
     files: dict[Path, None] = {}
     for item in map(str, given):
         path = Path(item)
-        if path.is_dir():
-            found = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file())
-        else:
-            found = [path] if path.is_file() else _globbed(item)
+        try:
+            found = _meant(path)
+            folder = path.is_dir()
+        except OSError as error:
+            raise RecordError(f"cannot be read: {error.strerror}", where=item) from error
         if not found:
-            what = "holds no .json or .json.gz file" if path.is_dir() else "no such record, trace, folder or glob"
+            what = "holds no .json or .json.gz file" if folder else "no such record, trace, folder or glob"
             raise RecordError(what, where=item, do="give what launch left, or a folder of profiler traces")
-        files |= dict.fromkeys(p for p in found if p.is_file())
+        files |= dict.fromkeys(found)
     return list(files)
+
+
+def _meant(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and not p.is_dir())
+    return [path] if path.is_file() else [p for p in _globbed(str(path)) if not p.is_dir()]
 
 
 def _globbed(pattern: str) -> list[Path]:

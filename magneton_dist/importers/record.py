@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def _read_all(
     files: Sequence[Path], staging: Path, strict: bool, on_file: Callable[[int], None]
 ) -> list[Imported]:
     jobs = [(path, staging / str(n), strict) for n, path in enumerate(files)]
-    size = sum(path.stat().st_size for path in files)
+    size = sum(path.stat().st_size for path in files if path.is_file())
     workers = min(len(files), os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count() or 1)
     read: list[Imported] = []
     if size < WORTH_PROCESSES:
@@ -151,7 +152,7 @@ def _by_rank(
     read: Sequence[Imported], pattern: re.Pattern[str] | None
 ) -> tuple[dict[int, tuple[int, RankTrace]], list[str]]:
     """The traces by rank, each with the number of its file, and what was left out."""
-    traces: dict[int, tuple[int, RankTrace]] = {}
+    ranked: list[tuple[int, int, RankTrace]] = []
     missing = []
     for number, imported in enumerate(read):
         trace = imported.trace
@@ -165,25 +166,42 @@ def _by_rank(
         if trace.world_size is not None and not 0 < trace.world_size <= MOST_RANKS:
             trace = _noted(trace, f"says it is of {trace.world_size} ranks: that number is not used")
             trace = replace(trace, world_size=None)
-        if rank is None:
+        if rank is None and pattern is not None:
+            missing.append(f"{trace.path}: has no number where --rank-regex {pattern.pattern} wants the rank")
+        elif rank is None:
             missing.append(f"{trace.path}: has no rank, in it or in its name (give --rank-regex)")
         elif rank >= MOST_RANKS:
             missing.append(f"{trace.path}: {rank} is no number of a rank (give --rank-regex)")
+        else:
+            ranked.append((rank, number, trace))
+    together = _one_run([trace for _, _, trace in ranked])
+    of_run = set(map(id, together))  # tables have no equality to look for
+    traces: dict[int, tuple[int, RankTrace]] = {}
+    for rank, number, trace in ranked:
+        if id(trace) not in of_run:
+            first = together[0]
+            apart = max(trace.span_ns[0] - first.span_ns[1], first.span_ns[0] - trace.span_ns[1])
+            how_far = timedelta(seconds=round(apart / 1e9))
+            missing.append(f"{trace.path}: was recorded {how_far} (h:min:s) apart from {first.path}: not the same run")
         elif rank in traces:
             missing.append(f"{trace.path}: is of rank {rank}, as {traces[rank][1].path} is; the latter is used")
         else:
             traces[rank] = (number, trace)
-    traces = dict(sorted(traces.items()))
-    first = next(iter(traces.values()))[1] if traces else None
-    for rank, (_, trace) in list(traces.items()):
-        assert first is not None
-        apart = max(trace.span_ns[0] - first.span_ns[1], first.span_ns[0] - trace.span_ns[1])
-        if apart > APART_NS:
-            missing.append(
-                f"{trace.path}: was recorded {apart / 1e9:.0f} s apart from {first.path}: not the same run"
-            )
-            del traces[rank]
-    return traces, missing
+    return dict(sorted(traces.items())), missing
+
+
+def _one_run(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Those that can be of one run, by start: the most that are not `APART_NS` apart, of equally many the latest."""
+    runs: list[list[RankTrace]] = []
+    until = 0
+    for trace in sorted(traces, key=lambda trace: trace.span_ns):
+        start, end = trace.span_ns
+        if not runs or start - until > APART_NS:
+            runs.append([])
+            until = end
+        runs[-1].append(trace)
+        until = max(until, end)
+    return max(reversed(runs), key=len, default=[])
 
 
 def _noted(trace: RankTrace, *notes: str) -> RankTrace:

@@ -217,14 +217,17 @@ def load(path: str | os.PathLike[str]) -> AuditRecord | RunRecord:
     """Open the folder of one audit, or of one run of it.
 
     Raises:
-        RecordError: it is neither.
+        RecordError: it is neither, or cannot be read.
     """
     folder = Path(path)
-    if (folder / MANIFEST).is_file():
-        return RunRecord(folder)
-    audit = AuditRecord(folder)
-    if (folder / AUDIT).is_file() or (folder.is_dir() and audit.runs):
-        return audit
+    try:
+        if (folder / MANIFEST).is_file():
+            return RunRecord(folder)
+        audit = AuditRecord(folder)
+        if (folder / AUDIT).is_file() or (folder.is_dir() and audit.runs):
+            return audit
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror}", where=str(folder)) from error
     raise RecordError(
         "holds no record",
         where=str(folder),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,18 @@ def test_a_rank_twice_and_a_file_of_another_run(job: Any, write: Any, make: Any,
     write([make.kernel("k", T0 + 3_600_000_000, 5)], "job/rank-7.json")
     outcome = traces.audit_traces([folder], tmp_path / "runs")
     assert any("zz-copy" in line and "is of rank 0" in line for line in outcome.audit.missing)
-    assert any("rank-7" in line and "not the same run" in line for line in outcome.audit.missing)
+    assert any("rank-7" in line and "1:00:00 (h:min:s) apart" in line for line in outcome.audit.missing)
+
+
+def test_the_run_that_most_files_are_of_is_audited(job: Any, write: Any, make: Any, tmp_path: Path) -> None:
+    folder = job()
+    for old in ("rank-0.json.gz", "a-rank-1.json.gz"):  # what an earlier run has left, also where it comes first
+        write([make.kernel("k", T0 - 86_400_000_000, 5)], f"job/{old}")
+    outcome = traces.audit_traces([folder], tmp_path / "runs")
+    assert [rank.rank for rank in outcome.audit.variants["trace"].ranks] == [1, 2]
+    old_files = [line for line in outcome.audit.missing if "not the same run" in line]
+    assert len(old_files) == 2
+    assert all("1 day, 0:00:00 (h:min:s) apart" in line and "rank-1.json.gz" in line for line in old_files)
 
 
 def test_no_trace_at_all(tmp_path: Path) -> None:
@@ -326,6 +338,37 @@ def test_folders_do_not_bring_those_within(tmp_path: Path) -> None:
     assert [p.name for p in trace_files([tmp_path])] == ["rank-0.json.gz", "rank-1.json"]
     both = trace_files([tmp_path / "rank-1.json", str(tmp_path / "rank-*")])
     assert [p.name for p in both] == ["rank-1.json", "rank-0.json.gz"]
+
+
+def test_what_is_no_file_is_named_and_not_waited_for(job: Any, tmp_path: Path) -> None:
+    folder = job()
+    (folder / "rank-5.json").symlink_to("nowhere.json")
+    (folder / "rank-6.json").symlink_to("rank-6.json")
+    os.mkfifo(folder / "rank-7.json")
+    outcome = traces.audit_traces([folder], tmp_path / "runs")
+    assert [rank.rank for rank in outcome.audit.variants["trace"].ranks] == [0, 1, 2]
+    for rank, why in ((5, "No such file"), (6, "Too many levels of symbolic links"), (7, "is no file")):
+        assert any(f"rank-{rank}.json: " in line and why in line for line in outcome.audit.missing)
+
+
+def test_a_folder_that_may_not_be_read_is_named(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
+    def refused(*_: Any, **__: Any) -> Any:  # root may read everything
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", refused)
+        with pytest.raises(RecordError, match="cannot be read: Permission denied"):
+            magneton_dist.load(tmp_path)
+    for method in ("is_dir", "iterdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, refused)
+            assert command(["audit", str(tmp_path), "--out", str(tmp_path / "runs")]) == 2
+        assert f"{tmp_path}: cannot be read: Permission denied" in capsys.readouterr().err
+
+
+def test_a_pattern_that_finds_no_rank_is_named(job: Any, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"where --rank-regex host\(\\d\+\) wants the rank"):
+        traces.audit_traces([job()], tmp_path / "runs", rank_regex=r"host(\d+)")
 
 
 def test_calls_whose_group_is_unknown_need_ends_that_agree(write: Any, make: Any, tmp_path: Path) -> None:
