@@ -20,7 +20,7 @@ from magneton_dist.cluster.recovery import finish_unfinished
 from magneton_dist.cluster.tasks import RunAll
 from magneton_dist.config import AuditConfig, Compare, Energy
 from magneton_dist.detect.comparison import RunFacts
-from magneton_dist.detect.conclusion import conclude
+from magneton_dist.detect.conclusion import conclude, weight
 from magneton_dist.detect.counterfactuals import RankRecorded, counterfactuals
 from magneton_dist.detect.regions.records import RecordedSteps
 from magneton_dist.detect.slow_workers import slow_workers
@@ -265,7 +265,7 @@ def conclude_runs(
             done = known or analyse(runs[variant][typical.repeat], settings.profile)
             bands.append(run_bands(done, typical))
             if not typical.command:  # of traces: nothing can be run again
-                result = _with_counterfactuals(result, done)
+                result = _with_counterfactuals(result, done, watts)
     knobs = snapshots(facts, runs)
     result = msgspec.structs.replace(
         result, settings=differences(knobs), notes=[*result.notes, *advised(knobs, runs)]
@@ -274,12 +274,18 @@ def conclude_runs(
     return Outcome(remembered(result, folder), folder, bands)
 
 
-def _with_counterfactuals(result: Audit, done: RunAnalysis) -> Audit:
+def _with_counterfactuals(result: Audit, done: RunAnalysis, watts: Profile) -> Audit:
     """The audit with what its job would take if ranks, collectives or operations were as fast as their like."""
     operations = read_operations(done.record.folder)
     if operations.height:
-        found, notes = slow_workers(done.manifest.variant, operations)
-        return msgspec.structs.replace(result, counterfactuals=found, notes=[*notes, *result.notes])
+        ranks_alone = {rank: of_rank.summary for rank, of_rank in done.accounts.items()}
+        slow = slow_workers(done.manifest.variant, operations, ranks_alone, watts)
+        named = [f.ranks for f in result.findings if f.kind == "straggler-wait"]
+        more = [f for f in slow.findings if f.ranks not in named]
+        return msgspec.structs.replace(
+            result, counterfactuals=slow.counterfactuals, notes=[*slow.notes, *result.notes],
+            findings=sorted([*result.findings, *more], key=weight, reverse=True),
+        )  # fmt: skip
     ranks = {
         rank: RankRecorded(
             of_rank.summary, of_rank.states, done.record.ranks[rank].collectives, done.joined.joined.of(rank),

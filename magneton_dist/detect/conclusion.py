@@ -86,7 +86,7 @@ def conclude(
         comparison=comparisons[0] if comparisons else None,
         other_comparisons=comparisons[1:],
         regions=_in_turn([c.regions for c in compared])[:MOST_REGIONS],
-        findings=sorted(findings, key=_weight, reverse=True),
+        findings=sorted(findings, key=weight, reverse=True),
         missing=_once([*missing, *(m for f in facts for m in f.missing)]),
         notes=_once([
             *notes, *(n for c in compared for n in c.notes), *unread, *_assumed(runs.values(), findings),
@@ -131,7 +131,8 @@ def _in_turn(ranked: Sequence[Sequence[RegionResult]]) -> list[RegionResult]:
     return [region for row in zip_longest(*ranked) for region in row if region is not None]
 
 
-def _weight(finding: Finding) -> tuple[float, float]:
+def weight(finding: Finding) -> tuple[float, float]:
+    """Of two findings the one with the greater weight comes first: memory, then joules, then seconds."""
     return finding.bytes or 0.0, finding.joules.mean if finding.joules is not None else finding.seconds
 
 

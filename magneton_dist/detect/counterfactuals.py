@@ -192,15 +192,15 @@ def _joules(ran: Ran, summaries: Sequence[RankSummary]) -> Floats | None:
 
 
 def _watts(summaries: Sequence[RankSummary], *, still: bool) -> float | None:
-    return _mean([s for r in summaries for k, s in r.states.items() if (k.partition("/")[2] in STILL) == still])
+    return mean_watts([s for r in summaries for k, s in r.states.items() if (k.partition("/")[2] in STILL) == still])
 
 
 def _idle_watts(summaries: Sequence[RankSummary]) -> float | None:
-    return _mean([s for r in summaries for k, s in r.states.items() if k.partition("/")[2] == "idle"])
+    return mean_watts([s for r in summaries for k, s in r.states.items() if k.partition("/")[2] == "idle"])
 
 
-def _mean(shares: Sequence[StateShare]) -> float | None:
-    """Joules over seconds of these shares of states; None where either is not known."""
+def mean_watts(shares: Sequence[StateShare]) -> float | None:
+    """W: joules over seconds of these shares of states; None where either is not known."""
     joules = [share.j for share in shares if share.j is not None]
     seconds = sum(share.s for share in shares)
     return None if len(joules) < len(shares) or seconds <= 0 else sum(joules) / seconds

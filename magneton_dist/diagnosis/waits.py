@@ -39,7 +39,8 @@ class Work:
     def __str__(self) -> str:
         parts = [("computing", self.compute_s), ("idle", self.idle_s), ("waiting for a core", self.delay_s)]
         units = "" if self.units is None else f", {self.units:.4g} units"
-        return ", ".join(f"{1e3 * s:.3g} ms {name}" for name, s in parts if s >= 5e-5 or name == "computing") + units
+        shown = [(name, s) for name, s in parts if s >= 5e-5 or name == "computing"]
+        return ", ".join(f"{s:.3g} s {name}" if s >= 1 else f"{1e3 * s:.3g} ms {name}" for name, s in shown) + units
 
 
 def cause_of_shadow(finding: Finding, audit: Audit) -> Diagnosis:
@@ -59,6 +60,8 @@ def cause_of_shadow(finding: Finding, audit: Audit) -> Diagnosis:
 
 def cause_of_straggling(finding: Finding, audit: Audit) -> Diagnosis:
     """Why this rank arrives late: what it does in a step that its peers do not."""
+    if len(finding.ranks) > 1:
+        return Diagnosis(lines=["records: several ranks come late together: what each of them did is not compared"])
     ranks = {rank.rank: rank for rank in audit.variants[finding.variant].ranks}
     culprit = ranks.pop(finding.ranks[0], None) if finding.ranks else None
     if culprit is None or not ranks:

@@ -87,8 +87,8 @@ class Replay:
         """The operations of the last pipeline stage, which also computes the loss."""
         return pl.col("stage") == int(self.operations.select(pl.col("stage").max()).item())
 
-    def slowest_workers(self, share: float = 0.03, steps: Sequence[int] | None = None) -> pl.Expr:
-        """The operations of the slowest workers (by these steps), at least one.
+    def slowest_workers(self, share: float = 0.03, steps: Sequence[int] | None = None) -> list[tuple[int, int]]:
+        """Data-parallel rank and stage of the slowest workers (by these steps), at least one.
 
         A worker is as slow as its data-parallel rank or its stage makes the steps alone, whichever is less.
         """
@@ -98,8 +98,23 @@ class Replay:
         )
         workers = sorted(self.operations.select("dp", "stage").unique().rows())
         worst = sorted(workers, key=lambda w: min(by_dp[w[0]], by_stage[w[1]]), reverse=True)
-        chosen = worst[: math.ceil(len(workers) * share)]
-        return pl.any_horizontal([(pl.col("dp") == dp) & (pl.col("stage") == stage) for dp, stage in chosen])
+        return worst[: math.ceil(len(workers) * share)]
+
+    def of_workers(self, workers: Sequence[tuple[int, int]]) -> pl.Expr:
+        """The operations of these workers."""
+        return pl.any_horizontal([(pl.col("dp") == dp) & (pl.col("stage") == stage) for dp, stage in workers])
+
+    def without(self, slow: pl.Expr) -> Floats:
+        """The operations' durations were these as ideal ones."""
+        ideal = self.operations.select(slow.fill_null(False)).to_series().to_numpy()
+        return np.where(ideal, self.ideal_s, self.durations_s)
+
+    def seconds_in(self, durations_s: Floats, steps: Sequence[int]) -> tuple[float, float]:
+        """What all workers compute and communicate in these steps with these durations."""
+        numbers = self.operations["step"].unique().sort().gather(list(steps))
+        chosen = self.operations["step"].is_in(numbers.implode()).to_numpy()
+        computes = self.operations["call"].is_null().to_numpy()
+        return float(durations_s[chosen & computes].sum()), float(durations_s[chosen & ~computes].sum())
 
     @cached_property
     def _ideal_steps_s(self) -> Floats:

@@ -12,6 +12,7 @@ import pytest
 from magneton_dist import audits
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.straggler import is_timeline, read_timeline
+from magneton_dist.meters import load_profile
 from magneton_dist.records.store import RunRecord
 from magneton_dist.records.validation import validate
 from magneton_dist.timeline.replay import Replay
@@ -64,7 +65,7 @@ def test_what_last_stage_and_slowest_workers_explain_is_what_the_authors_say(job
     stage, workers = (json.loads((folder / f"{which}-{name}.json").read_text()) for which in ("ms", "mw"))
     # M_S and M_W: shares of the excess, so a hundredth of it
     assert replay.explained(replay.last_stage()) == pytest.approx(stage["Ms"], abs=0.01)
-    slowest = replay.slowest_workers(steps=range(0, replay.steps, 2))
+    slowest = replay.of_workers(replay.slowest_workers(steps=range(0, replay.steps, 2)))
     assert replay.explained(slowest) == pytest.approx(workers["Mw"], abs=0.01)
     alone = (replay.slowdown(slowest) - 1) / (replay.slowdown() - 1)
     assert alone == pytest.approx(workers["add"], abs=0.01)
@@ -129,6 +130,43 @@ def test_a_timeline_is_audited_with_waits_and_slowdown(small: Path, tmp_path: Pa
     assert validate(RunRecord(outcome.folder / "trace" / "0")) == []
     # what the record says later is what it said first
     assert audits.audit(outcome.folder).audit == outcome.audit
+
+
+def test_who_makes_the_others_wait_is_named_with_modelled_joules_where_a_device_is(small: Path, tmp_path: Path) -> None:
+    outcome = audit_traces([small], tmp_path / "runs")
+    (finding,) = [f for f in outcome.audit.findings if f.kind == "straggler-wait"]
+    # stage 1 of data-parallel rank 1; with its backward pass 2 s long, three ranks would wait 1 s less each
+    assert (finding.ranks, finding.seconds, finding.joules) == ([3], pytest.approx(3), None)
+    assert finding.evidence["waiting_ranks"] == [0, 1, 2]
+    assert "names no device" in str(finding.evidence["joules_are"])
+    assert "--profile" in " ".join(outcome.audit.notes)
+
+    h100 = load_profile("h100")
+    watts = h100.nominal()
+    known = audit_traces([small], tmp_path / "h100", profile=h100).audit
+    (finding,) = [f for f in known.findings if f.kind == "straggler-wait"]
+    assert finding.energy_kind == "modelled"
+    assert finding.joules is not None
+    assert finding.joules.mean == pytest.approx(3 * (watts["wait"] - watts["context_idle"]))
+    # 6 s become 5 s on 4 devices; they compute 6 s and communicate 2 x 1 s (send, recv) + 2 x 1 s (reduce) in both
+    saved = {c.what: c for c in known.counterfactuals}["all workers alike"]
+    assert saved.energy_kind == "modelled"
+    assert saved.saved_j == pytest.approx(4 * 1 * watts["context_idle"])
+
+
+def test_the_culprits_of_real_jobs_are_named(traces: Path, tmp_path: Path) -> None:
+    folder = traces / "bytedance-straggler"
+    by_job = {}
+    for job in ("AR", "SE"):
+        audit = audit_traces([folder / f"timeline-{job}.json.gz"], tmp_path / job).audit
+        (by_job[job],) = [f for f in audit.findings if f.kind == "straggler-wait"]
+    # the authors: AR one worker, M_W 1.0 and dp 0 of stage 0; SE no worker (M_W 0.01) but the last stage (M_S 0.68)
+    assert by_job["AR"].ranks == [0]
+    assert by_job["AR"].evidence["share_of_excess_explained"] == pytest.approx(1.0, abs=0.02)
+    assert by_job["SE"].ranks == list(range(32, 64))
+    assert by_job["SE"].evidence["share_of_excess_explained"] == pytest.approx(0.68, abs=0.02)
+    assert by_job["SE"].cause is None
+    assert "last pipeline stage" in by_job["SE"].fix
 
 
 def test_what_was_dropped_is_said_again(small: Path, tmp_path: Path) -> None:
