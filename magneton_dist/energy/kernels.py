@@ -1,9 +1,11 @@
 """A device's energy, shared out to what ran on it: kernels, copies, collectives, gaps between them, and idling.
 
 What the device draws when it holds a context and does nothing is a row of its own; what it draws beyond that belongs
-to whatever runs. Where several run at once they share by the part of the device that each can hold: a collective's
-kernel holds as many SMs as it has channels, a copy holds none. How much of that is assumption the bounds say: from
-what something drew alone, to all that was drawn while it ran. All rows together are the device's energy.
+to whatever runs. Where several run at once they share by the part of the device that each can hold: the share of SMs
+that a kernel's blocks cover, as its record says it; not its occupancy, as a matrix product of few warps fills its SMs.
+Where no record says it, an assumption by kind stands in, and for how long it did is a column. How much of the split is
+a guess the bounds say: from what something drew alone, to all that was drawn while it ran. All rows together are the
+device's energy.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ KERNEL_ENERGY = Table("kernel_energy", "what ran on a device under one name, or 
     "joules": Column(F64, "J", "beyond context idle; of row idle: context idle while measured; null unmeasured"),
     "low_j": Column(F64, "J", "of it, drawn while nothing else ran"),
     "high_j": Column(F64, "J", "drawn while it ran, whatever ran beside it"),
+    "assumed_s": Column(F64, "s", "of `seconds`, of runs whose share of the SMs is assumed by kind, not recorded"),
 })
 
 ENOUGH = 0.99  # of a row's time that must be measured; as of states, joules are those of the measured time
 
-# NCCL takes up to 32 channels, one SM each, of the 132 of an H100 or H200 (energy of a copy is its DRAM's).
+# Stands in where no record says it. NCCL takes up to 32 channels, one SM each, of the 132 of an H100 or H200; what a
+# copy draws is its DRAM's.
 SM_SHARES: Mapping[str, float] = {"kernel": 1.0, "collective": 32 / 132, "memcpy": 0.05, "memset": 0.05}
 
 
@@ -45,7 +49,7 @@ def kernel_energy(
         windows: where all that ran was captured, shape (n, 2), ns; see `timeline.gpu_states.captured`.
         window_ns: start and end of what is accounted for.
         idle_w: what it draws when it holds a context and idles, W.
-        shares: part of the device that each kind of activity can hold.
+        shares: part of the device that each kind of activity can hold, where its `sm_share` is not known.
         share: part of the device's energy that is this rank's.
 
     Returns:
@@ -56,7 +60,8 @@ def kernel_energy(
     ran = activities.filter((pl.col("end_ns") > start_ns) & (pl.col("start_ns") < end_ns))
     start = np.clip(ran["start_ns"].to_numpy(), start_ns, end_ns)
     end = np.clip(ran["end_ns"].to_numpy(), start_ns, end_ns)
-    weight = ran["kind"].replace_strict(dict(shares), default=1.0, return_dtype=pl.Float64).to_numpy()
+    by_kind = ran["kind"].replace_strict(dict(shares), default=1.0, return_dtype=pl.Float64)
+    weight = ran.select(pl.coalesce("sm_share", by_kind)).to_series().to_numpy()
     edges = np.unique(np.concatenate([start, end, np.clip(windows.ravel(), start_ns, end_ns), window_ns]))
     at = edges[:-1]
     integral = PowerIntegral(power)
@@ -79,9 +84,10 @@ def kernel_energy(
         joules=pl.Series(weight * during(held)),
         low_j=pl.Series(during(np.where(busy & (resident < 1.5), beyond, 0.0))),
         high_j=pl.Series(during(np.where(busy, beyond, 0.0))),
+        assumed_s=pl.Series((end - start) / 1e9 * ran["sm_share"].is_null().to_numpy()),
         measured_s=pl.Series(during(measured_s)),
     )
-    figures = pl.col("seconds", "joules", "low_j", "high_j", "measured_s").sum()
+    figures = pl.col("seconds", "joules", "low_j", "high_j", "assumed_s", "measured_s").sum()
     schema = {**KERNEL_ENERGY.schema, "measured_s": F64}
     ran_rows = rows.group_by("kind", "name").agg(figures, count=pl.len().cast(I64)).select(*schema)
     inside = cover(windows, at) > 0
@@ -107,4 +113,4 @@ def _running(start: Ints, end: Ints, weight: Floats, edges: Ints) -> Floats:
 def _summed(which: Bools, seconds: Floats, joules: Floats, measured_s: Floats) -> tuple[float, ...]:
     """Columns of `KERNEL_ENERGY` from count on, and the seconds that were measured."""
     total_j = float(joules[which].sum())
-    return int(which.sum()), float(seconds[which].sum()), total_j, total_j, total_j, float(measured_s[which].sum())
+    return int(which.sum()), float(seconds[which].sum()), total_j, total_j, total_j, 0.0, float(measured_s[which].sum())

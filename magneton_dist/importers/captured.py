@@ -26,6 +26,7 @@ class _Trace(msgspec.Struct, frozen=True):
     step: int
     start_ns: int
     wall_ahead_ns: int
+    operators: bool = False  # each operator of the step was announced: what has none was launched by none
 
 
 def with_kernels(
@@ -57,8 +58,12 @@ def with_kernels(
         except (msgspec.MsgspecError, RecordError) as error:
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [str(error)]}, schema=FAULTS.schema))
             continue
-        activities = _activities(seen, known.wall_ahead_ns, device, tables["ops"])
+        activities, guessed = _activities(seen, known, device, tables["ops"])
         found.append(activities)
+        if guessed:
+            how = "by when they were launched, for want of external ids"
+            said = f"step {known.step}: {guessed} of {activities.height} activities met their operators {how}"
+            faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
         waits.append(_waits(seen.waits - known.wall_ahead_ns, tables["stamps"], known.step))
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
@@ -85,14 +90,28 @@ def _waits(waits: pl.DataFrame, stamps: pl.DataFrame, step: int) -> pl.DataFrame
     return pl.DataFrame(rows, schema=HOST_TIMES.schema, orient="row")
 
 
-def _activities(seen: DeviceActivities, ahead_ns: int, device: str, ops: pl.DataFrame) -> pl.DataFrame:
-    """`ACTIVITIES` on the rank's clock, each with the traced operator on whose time it was launched."""
-    rows = seen.rows
-    launched_ns = (rows["issue_ns"] - ahead_ns).to_numpy()
-    return rows.select(
+def _activities(
+    seen: DeviceActivities, known: _Trace, device: str, ops: pl.DataFrame
+) -> tuple[pl.DataFrame, int]:
+    """`ACTIVITIES` on the rank's clock, each with the traced operator that launched it.
+
+    By its external id, which says when that operator was called; where operators were not announced to the profiler,
+    the one that was being called when it was launched. Of so many is the other result.
+    """
+    rows, ahead_ns = seen.rows, known.wall_ahead_ns
+    if known.operators:
+        called = ops.select("op_id", called_ns="start_ns").drop_nulls().unique("called_ns", keep="none")
+        op_id = rows.select("called_ns").join(called, on="called_ns", how="left", maintain_order="left")["op_id"]
+        guessed = 0
+    else:
+        launched_ns = (rows["issue_ns"] - ahead_ns).to_numpy()
+        op_id = pl.Series("op_id", _launchers(ops, launched_ns), I64)
+        guessed = len(op_id) - op_id.null_count()
+    activities = rows.select(
         pl.lit(device, STR).alias("device"), "stream", "kind", "name", pl.col("start_ns") - ahead_ns,
-        pl.col("end_ns") - ahead_ns, pl.Series("op_id", _launchers(ops, launched_ns), I64),
+        pl.col("end_ns") - ahead_ns, op_id, "graph_node", "sm_share",
     ).select(*ACTIVITIES.columns)  # fmt: skip
+    return activities, guessed
 
 
 def _launchers(ops: pl.DataFrame, launched_ns: np.ndarray) -> list[int | None]:

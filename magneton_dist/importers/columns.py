@@ -42,6 +42,7 @@ NO_ARGS = Args()
 _NAME, _PID, _TID, _THREAD = attrgetter("name"), attrgetter("pid"), attrgetter("tid"), attrgetter("pid", "tid")
 _TS, _DUR = attrgetter("ts"), attrgetter("dur")
 _CORRELATION, _EXTERNAL, _DEVICE, _STREAM = map(attrgetter, ("correlation", "external_id", "device", "stream"))
+_NODE, _BLOCKS, _OPERATOR = map(attrgetter, ("graph_node", "blocks_per_sm", "operator"))
 _PYTHON, _PARENT = attrgetter("python_id"), attrgetter("python_parent")
 
 
@@ -151,7 +152,9 @@ class Columns:
 
     def __init__(self) -> None:
         self.names, self.threads, self.call_stacks = Names(), Names(), Names()
-        self.device = Rows("kind", "name", "stream", "device", "correlation", "external", "comm")
+        self.device = Rows(
+            "kind", "name", "stream", "device", "correlation", "external", "comm", "node", "sm_ppm", "called"
+        )
         self.launches = Rows("correlation", "thread")
         self.syncs = Rows("thread")
         self.ops = Rows("name", "thread", "external", "comm", "stack")
@@ -207,7 +210,8 @@ class Columns:
         device = np.where(device == NONE, _ids(_PID, events), device) if (device == NONE).any() else device
         stream = np.where(stream == NONE, _ids(_TID, events), stream) if (stream == NONE).any() else stream
         correlation, external = _ids(_CORRELATION, args), _ids(_EXTERNAL, args)
-        self.device.add(start, end, kinds, name, stream, device, correlation, external, comm)
+        held, node, called = _sm_ppm(args), _ids(_NODE, args), _ids(_OPERATOR, args)
+        self.device.add(start, end, kinds, name, stream, device, correlation, external, comm, node, held, called)
 
     def _add_host(self, category: str, events: list[Event]) -> None:
         events, start, end = self._timed(events)
@@ -286,6 +290,13 @@ def _ids(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Ints:
     except (TypeError, ValueError, OverflowError):
         found = np.array([_id(value) for value in map(of, events)], np.int64)
     return np.maximum(found, NONE)
+
+
+def _sm_ppm(args: Sequence[Args]) -> Ints:
+    """Millionths of the device's SMs that the blocks of each can hold at once; `NONE` where nothing says it."""
+    blocks = _times(_BLOCKS, args)
+    known = (blocks > 0) & np.isfinite(blocks)
+    return np.where(known, np.rint(1e6 * np.minimum(1.0, np.where(known, blocks, 0.0))), NONE).astype(np.int64)
 
 
 def _id(value: object) -> int:

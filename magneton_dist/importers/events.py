@@ -15,6 +15,9 @@ class Args(msgspec.Struct, gc=False):
     correlation: Scalar = -1
     device: Scalar = -1
     stream: Scalar = -1
+    graph_node: Scalar = msgspec.field(name="graph node id", default=-1)
+    blocks_per_sm: Scalar = msgspec.field(name="blocks per SM", default=-1)
+    operator: Scalar = -1  # of our own traces: when the operator was called that launched it, ns
     python_id: Scalar = msgspec.field(name="Python id", default=-1)
     python_parent: Scalar = msgspec.field(name="Python parent id", default=-1)
     call_stack: Scalar = msgspec.field(name="Call stack", default=None)

@@ -20,10 +20,16 @@ from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import F64, FAULTS, I64, IDS, MARKS, STACKS, STR
+from magneton_dist.tracer.rows import OPERATOR
 
 STEP = r"^ProfilerStep#(\d+)"
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 DEEPEST_STACK = 128
+ANNOUNCED = "^" + re.escape(OPERATOR) + r"(\d+)$"
+_HELD = (
+    pl.when(pl.col("node") > 0).then("node").alias("graph_node"),
+    pl.when(pl.col("sm_ppm") != NONE).then(pl.col("sm_ppm") / 1e6).alias("sm_share"),
+)
 
 
 @dataclass
@@ -81,6 +87,8 @@ class DeviceActivities:
 
     Attributes:
         rows: stream, kind, name, start_ns, end_ns, and issue_ns of their launch (null: not seen); wall clock, ns.
+            graph_node and sm_share as in `ACTIVITIES`; called_ns: when the recorder's operator was called that
+            launched it, by its external id (null: none, or not told), as the recorder's clock has it.
         lost: activities that cannot be read, or were dropped before they could be written.
         waits: start_ns and end_ns of calls in which the main thread waited for the device; wall clock.
     """
@@ -100,11 +108,12 @@ def read_device(path: Path) -> DeviceActivities:
     for events in stream.batches():
         columns.add(events)
     read = _Assembly(path, stream, columns)
-    rows = read.launched().select(
+    read.device = read.launched()
+    rows = read.device.select(
         "stream",
         pl.col("kind").replace_strict(dict(enumerate(KINDS)), return_dtype=STR).alias("kind"),
         columns.names.column(pl.col("name")).alias("name"),
-        "start_ns", "end_ns", "issue_ns",
+        "start_ns", "end_ns", "issue_ns", *_HELD, read.called().alias("called_ns"),
     )  # fmt: skip
     of_main = columns.of_main_thread(read.syncs["thread"].to_numpy())
     waits = read.syncs.filter(of_main).select("start_ns", "end_ns")
@@ -134,10 +143,38 @@ class _Assembly:
         self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
         self.names = columns.names
 
+    def called(self) -> pl.Series:
+        """When the operators were called that the recorder announced, of each activity; null without one."""
+        marked = self.ops.with_columns(self.names.column(pl.col("name")).str.extract(ANNOUNCED).cast(I64).alias("at"))
+        within = self._by_external_id(self.device)
+        thread, start = (np.append(self.ops[name].to_numpy(), NONE)[within] for name in ("thread", "start_ns"))
+        marked = marked.filter(pl.col("at").is_not_null())
+        around = innermost(marked, thread, start)
+        at = np.append(marked["at"].to_numpy(), NONE)[around]
+        own = self.device["called"].to_numpy()  # of our own traces
+        found = pl.Series(np.where(own == NONE, at, own))
+        return found.set(found == NONE, None)
+
+    def _by_external_id(self, device: pl.DataFrame) -> Ints:
+        """Row of the operator that launched each activity, as the profiler says; -1 where it does not."""
+        ids, wanted = self.ops["external"].to_numpy(), device["external"].to_numpy()
+        if not len(ids) or (wanted == device["correlation"].to_numpy()).all():  # old traces write one for the other
+            return np.full(len(wanted), -1, np.int64)
+        order = np.argsort(ids, kind="stable")
+        row = order[np.searchsorted(ids[order], wanted).clip(max=len(ids) - 1)]
+        return np.where((ids[row] == wanted) & (wanted != NONE), row, -1)
+
     def trace(self) -> RankTrace:
         """All of it."""
         device = self.launched()
-        row = innermost(self.ops, *_launches_of(device))
+        row, by_launch = self._by_external_id(device), innermost(self.ops, *_launches_of(device))
+        guessed = (row < 0) & (by_launch >= 0)
+        row = np.where(guessed, by_launch, row)
+        if guessed.any():
+            self.faults.append(
+                f"{guessed.sum()} of {len(row)} activities have no external id of an operator: theirs is the one that "
+                "was being called on the thread when it launched them"
+            )
         steps, numbered = self._steps()
         stacks = _Stacks(self.names, self.functions)
         texts = self.columns.call_stacks.texts()
@@ -279,6 +316,7 @@ class _Assembly:
             "start_ns",
             "end_ns",
             op_ids.alias("op_id"),
+            *_HELD,
         )
 
     def _steps(self) -> tuple[pl.DataFrame, bool]:

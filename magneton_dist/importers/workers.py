@@ -96,6 +96,7 @@ def _activities(worker: pl.DataFrame, device: str) -> pl.DataFrame:
         pl.lit(device).alias("device"), pl.lit(0, I64).alias("stream"),
         pl.when(communicates).then(pl.lit("collective")).otherwise(pl.lit("kernel")).alias("kind"),
         pl.col("op").alias("name"), "start_ns", "end_ns", pl.lit(None, I64).alias("op_id"),
+        pl.lit(None, I64).alias("graph_node"), pl.lit(None, pl.Float64).alias("sm_share"),
     ).cast(pl.Schema(ACTIVITIES.schema))  # fmt: skip
 
 

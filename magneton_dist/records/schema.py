@@ -161,6 +161,8 @@ ACTIVITIES = Table("activities", "one interval on a device", {
     "start_ns": Column(I64, "ns", "start"),
     "end_ns": Column(I64, "ns", "end"),
     "op_id": Column(I64, "", "operator that launched it, null when unknown"),
+    "graph_node": Column(I64, "", "node of the CUDA graph that it ran as; null outside of graphs", later=True),
+    "sm_share": Column(F64, "", "part of the SMs that its blocks can hold at once, 0 to 1; null unknown", later=True),
 })
 
 POWER = Table("power", "one power reading: mean watts since the reading before it", {

@@ -12,6 +12,9 @@ FORMAT_VERSION = 1
 # operators that mark the ends of an annotated stretch: see magneton_dist.tracer.annotate
 ENTER, LEAVE = "magneton_dist.enter.default", "magneton_dist.leave.default"
 
+# name, in a profiler's trace, of the time in which an operator of the graph was being called: with its `start_ns`
+OPERATOR = "magneton_dist.operator#"
+
 FIELDS: dict[str, tuple[str, ...]] = {
     # cumulative clocks of the main thread: its CPU time and the time it waited for a core
     "stamp": ("t_ns", "cpu_ns", "delay_ns"),
@@ -36,7 +39,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "values", "exact", "elements", "sum", "l1", "l2", "l4", "excluded", "shape", "unfoldings", "s4", "modes",
         "profiles", "singular",
     ),
-    "activity": ("device", "stream", "kind", "name", "start_ns", "end_ns", "op_id"),
+    "activity": ("device", "stream", "kind", "name", "start_ns", "end_ns", "op_id", "graph_node", "sm_share"),
     "stack": ("stack_id", "frames"),  # frames innermost first: [[file, line, function], ...]
     "knob": ("name", "value"),
     # digest of one parameter at the end of the run, accumulated in float64

@@ -35,7 +35,7 @@ def recorded(*arrive_us: int, gemm_us: tuple[int, ...] = (), watts: bool = True)
                     (at + 300, at + 1000, "idle")]  # fmt: skip
             states += [(a * US, b * US, "working", activity) for a, b, activity in cuts if b > a]
             lasts = gemm_us[k] if rank == 0 and gemm_us else 20
-            kernels.append(("cuda:0", 7, "kernel", "gemm", (at + 10) * US, (at + 10 + lasts) * US, None))
+            kernels.append(("cuda:0", 7, "kernel", "gemm", (at + 10) * US, (at + 10 + lasts) * US, None, None, None))
             steps.append((k, at * US, (at + 1000) * US, "kernels", None, None))
         frames[rank] = [
             pl.DataFrame(rows, schema=schema, orient="row")

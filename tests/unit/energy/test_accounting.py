@@ -21,7 +21,7 @@ def tables(second: str) -> dict[str, pl.DataFrame]:
     found = {name: table.empty() for name, table in TABLES.items()}
     steps = [(i, 10 * i * MS, 10 * (i + 1) * MS, kind, None, None) for i, kind in enumerate(("kernels", second))]
     found["steps"] = pl.DataFrame(steps, schema=TABLES["steps"].schema, orient="row")
-    ran = [("GPU-0", 7, "kernel", "gemm", 0, 6 * MS, None)]
+    ran = [("GPU-0", 7, "kernel", "gemm", 0, 6 * MS, None, None, None)]
     found["activities"] = pl.DataFrame(ran, schema=TABLES["activities"].schema, orient="row")
     detail = json.dumps({"start_ns": 0, "activities": 1})
     rows = [("kernels", 10 * MS, detail)]
@@ -32,7 +32,8 @@ def tables(second: str) -> dict[str, pl.DataFrame]:
 def test_a_collective_whose_peers_are_not_known_is_exposed_all_the_same() -> None:
     # a kernel for 4 ms, a collective from 3 to 8 ms of the captured 10 ms, of a rank whose peer left no record
     made = tables("kernels")
-    ran = [("GPU-0", 7, "kernel", "gemm", 0, 4 * MS, None), ("GPU-0", 8, "collective", "nccl", 3 * MS, 8 * MS, None)]
+    ran = [("GPU-0", 7, "kernel", "gemm", 0, 4 * MS, None, None, None),
+           ("GPU-0", 8, "collective", "nccl", 3 * MS, 8 * MS, None, None, None)]  # fmt: skip
     made["activities"] = pl.DataFrame(ran, schema=TABLES["activities"].schema, orient="row")
     marks = [("kernels", 10 * MS, json.dumps({"start_ns": 0, "activities": 2}))]
     made["marks"] = pl.DataFrame(marks, schema=TABLES["marks"].schema, orient="row")

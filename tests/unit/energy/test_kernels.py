@@ -26,8 +26,12 @@ def power(*readings: tuple[float, float | None]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=POWER.schema, orient="row")
 
 
-def activities(*rows: tuple[str, str, float, float]) -> pl.DataFrame:
-    known = [("GPU-0", 7, kind, name, round(a * MS), round(b * MS), None) for kind, name, a, b in rows]
+def activities(*rows: tuple[Any, ...]) -> pl.DataFrame:
+    """Kind, name, start and end in ms, and the share of SMs where it is recorded."""
+    known = [
+        ("GPU-0", 7, kind, name, round(a * MS), round(b * MS), None, None, *(share or [None]))
+        for kind, name, a, b, *share in rows
+    ]
     return pl.DataFrame(known, schema=ACTIVITIES.schema, orient="row")
 
 
@@ -62,6 +66,20 @@ def test_what_runs_at_once_shares_by_the_sms_it_can_hold_within_bounds() -> None
     assert found["nccl"]["joules"] == pytest.approx(0.8 + 0.8 * 32 / 164)
     assert (found["gemm"]["low_j"], found["gemm"]["high_j"]) == pytest.approx((0.4, 1.2))
     assert (found["nccl"]["low_j"], found["nccl"]["high_j"]) == pytest.approx((0.8, 1.6))
+
+
+def test_what_runs_at_once_shares_by_the_sms_that_the_records_say() -> None:
+    # 300 W beyond idling for 2 ms: a gemm that fills all SMs beside a collective of 33 blocks on 132 SMs
+    recorded = activities(("kernel", "gemm", 0, 2, 1.0), ("collective", "nccl", 0, 2, 0.25))
+    found = shared(recorded, power((2, IDLE_W + 300.0)), 2)
+    assert found["gemm"]["joules"] == pytest.approx(0.6 * 1.0 / 1.25)
+    assert found["nccl"]["joules"] == pytest.approx(0.6 * 0.25 / 1.25)
+    assert (found["gemm"]["assumed_s"], found["nccl"]["assumed_s"]) == (0.0, 0.0)
+    # of one nothing is recorded: a collective is then taken to hold 32 of 132
+    partly = activities(("kernel", "gemm", 0, 2, 0.5), ("collective", "nccl", 0, 2))
+    found = shared(partly, power((2, IDLE_W + 300.0)), 2)
+    assert found["nccl"]["joules"] == pytest.approx(0.6 * (32 / 132) / (32 / 132 + 0.5))
+    assert (found["gemm"]["assumed_s"], found["nccl"]["assumed_s"]) == (0.0, 0.002)
 
 
 def test_time_that_was_not_captured_is_a_row_and_unmeasured_is_not_zero() -> None:

@@ -14,6 +14,7 @@ from magneton_dist.records.schema import ACTIVITIES, FINGERPRINTS, MARKS, OPS, V
 PROFILE = load_profile("h200")
 MATMUL, BOUND = PROFILE.operators["matmul"].nominal, PROFILE.operators["memory_bound"].nominal
 MS = 1_000_000
+SEVEN = {name: c.dtype for name, c in ACTIVITIES.columns.items() if not c.later}  # columns
 
 
 def tables(*steps: list[tuple[str, int | None]]) -> dict[str, pl.DataFrame]:
@@ -74,7 +75,7 @@ def test_where_kernels_were_captured_they_tell_an_operators_time() -> None:
         ("GPU-0", 7, "kernel", "gemm", 0, 4 * MS, 0), ("GPU-0", 7, "kernel", "reduce", 5 * MS, 6 * MS, 0),
         ("GPU-0", 7, "kernel", "exp", 7 * MS, 8 * MS, 1), ("GPU-0", 7, "memcpy", "of nobody", 0, 99 * MS, None),
     ]  # fmt: skip
-    made["activities"] = pl.DataFrame(rows, schema=ACTIVITIES.schema, orient="row")
+    made["activities"] = ACTIVITIES.validate(pl.DataFrame(rows, schema=SEVEN, orient="row"), "here")
     made["marks"] = window(0, 100 * MS, 4)
     (cost,) = traced_step_costs(made, 10.0, PROFILE)
     assert cost.seconds.tolist() == pytest.approx([0.005, 0.001, 0.0])
@@ -88,11 +89,11 @@ def test_where_a_kernel_is_missing_the_others_tell_nothing() -> None:
     made = tables(ran, ran)
     rows = [("GPU-0", 7, "kernel", "gemm", 1 * MS, 5 * MS, 0), ("GPU-0", 7, "kernel", "gemm", 201 * MS, 208 * MS, 2),
             ("GPU-0", 7, "kernel", "exp", 210 * MS, 219 * MS, 3)]  # fmt: skip
-    made["activities"] = pl.DataFrame(rows[:1], schema=ACTIVITIES.schema, orient="row")
+    made["activities"] = ACTIVITIES.validate(pl.DataFrame(rows[:1], schema=SEVEN, orient="row"), "here")
     made["marks"] = window(0, 100 * MS, 2)  # there were two: that of exp was lost
     for cost in traced_step_costs(made, 10.0, PROFILE):
         assert cost.seconds.tolist() == pytest.approx([0.003, 0.002])
-    made["activities"] = pl.DataFrame(rows, schema=ACTIVITIES.schema, orient="row")
+    made["activities"] = ACTIVITIES.validate(pl.DataFrame(rows, schema=SEVEN, orient="row"), "here")
     made["marks"] = pl.concat([made["marks"], window(200 * MS, 300 * MS, 2)])
     for cost in traced_step_costs(made, 10.0, PROFILE):  # the step with all of them tells, not what the host saw
         assert cost.seconds.tolist() == pytest.approx([0.007, 0.009])

@@ -45,15 +45,79 @@ def test_kernels_come_onto_the_ranks_clock_and_to_the_operator_that_launched_the
     )  # fmt: skip
     made, _ = with_kernels(tables(mark(path.name), ops=[(4, 5, 12), (5, 28, 40), (6, 41, 55)]), path.parent, "GPU-1")
     assert made["activities"].rows() == [
-        ("GPU-1", 7, "kernel", "gemm", 100 * US, 150 * US, 4),
-        ("GPU-1", 7, "memcpy", "Memcpy DtoD", 160 * US, 165 * US, 5),
-        ("GPU-1", 20, "collective", NCCL, 170 * US, 210 * US, None),  # launched after all operators
-        ("GPU-1", 7, "kernel", "of a graph", 220 * US, 230 * US, None),  # its launch is not in the trace
+        ("GPU-1", 7, "kernel", "gemm", 100 * US, 150 * US, 4, None, None),
+        ("GPU-1", 7, "memcpy", "Memcpy DtoD", 160 * US, 165 * US, 5, None, None),
+        ("GPU-1", 20, "collective", NCCL, 170 * US, 210 * US, None, None, None),  # launched after all operators
+        ("GPU-1", 7, "kernel", "of a graph", 220 * US, 230 * US, None, None, None),  # its launch is not in the trace
     ]
     window = made["marks"].filter(pl.col("name") == "kernels")
     assert window["t_ns"].to_list() == [500 * US]
     assert json.loads(window["detail"][0]) == {"start_ns": 0, "activities": 4}
+    assert made["faults"]["message"].to_list() == [
+        "step 7: 2 of 4 activities met their operators by when they were launched, for want of external ids"
+    ]
+
+
+def test_kernels_meet_their_operators_by_external_ids_whenever_they_were_launched(write: Any, make: Any) -> None:
+    """Two threads call operators at once: 5 from 28 us on, 6 from 29 us on; each launches amid both."""
+    def operator(called: int, start: int, dur: int, tid: int, external: int) -> dict[str, Any]:
+        name = f"magneton_dist.operator#{called * US}"
+        return make.host(name, start, dur, tid=tid, **{"External id": external})
+
+    def ran(start: int, correlation: int, external: int | None, **args: Any) -> dict[str, Any]:
+        known = {} if external is None else {"External id": external}
+        return make.kernel("gemm", start, 5, correlation, **known, **args)
+
+    blocks, node = "blocks per SM", "graph node id"
+    path = write(
+        [
+            operator(28, 30, 40, 1, 11), operator(29, 31, 40, 2, 12),
+            make.host("aten::mm", 32, 20, tid=1, **{"External id": 13}),
+            make.launch(1, 35, tid=1), make.launch(2, 36, tid=2), make.launch(3, 37, tid=1), make.launch(4, 38, tid=3),
+            ran(100, 1, 13, **{blocks: 0.18, node: 0}),  # by aten::mm, within the first
+            ran(110, 2, 12, **{blocks: 3.5, node: 8589934592}),  # by the second itself, through a graph
+            ran(120, 3, 99, **{blocks: "inf"}),  # by what the trace does not hold
+            ran(130, 4, None),
+        ],
+        baseTimeNanoseconds=AHEAD_NS,
+    )  # fmt: skip
+    ops = [(5, 28, 80), (6, 29, 90)]
+    made, _ = with_kernels(tables(mark(path.name) | {"operators": True}, ops=ops), path.parent, "GPU-1")
+    assert made["activities"].select("op_id", "graph_node", "sm_share").rows() == [
+        (5, None, 0.18), (6, 8589934592, 1.0), (None, None, None), (None, None, None),
+    ]  # fmt: skip
     assert made["faults"].is_empty()
+    guessed, _ = with_kernels(tables(mark(path.name), ops=ops), path.parent, "GPU-1")
+    assert guessed["activities"]["op_id"].to_list() == [6, 6, 6, 6]  # the time of the launch tells no threads apart
+    assert "4 of 4 activities" in guessed["faults"]["message"][0]
+
+
+def test_our_own_traces_say_themselves_when_the_operator_was_called(write: Any, make: Any) -> None:
+    events = [make.kernel("gemm", 100, 5, 1, operator=28 * US), make.kernel("gemm", 110, 5, 2)]
+    path = write([make.launch(1, 90), make.launch(2, 91), *events], baseTimeNanoseconds=AHEAD_NS)
+    made, _ = with_kernels(tables(mark(path.name) | {"operators": True}, ops=[(5, 28, 95)]), path.parent, "GPU-1")
+    assert made["activities"]["op_id"].to_list() == [5, None]
+
+
+def test_what_torch_calls_around_an_operator_is_found_in_its_own_trace(tmp_path: Path) -> None:
+    """Host side by the real profiler; a kernel with the external id that it gave to aten::mm is added by hand."""
+    called_ns = 123_456_789_012_345
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with torch._C._profiler._RecordFunctionFast(f"magneton_dist.operator#{called_ns}"):
+            torch.ones(4, 4) @ torch.ones(4, 4)
+        torch.ones(4, 4) + 1
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    ids = {e["name"]: e["args"]["External id"] for e in trace["traceEvents"] if e.get("cat") == "cpu_op"}
+    last = max(e["ts"] for e in trace["traceEvents"] if "ts" in e)
+    for n, name in enumerate(("aten::mm", "aten::add")):
+        kernel = {"device": 0, "stream": 7, "correlation": 900_000 + n, "External id": ids[name]}
+        trace["traceEvents"].append(
+            {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": last + n, "dur": 0.5, "args": kernel}
+        )
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    seen = read_device(tmp_path / "trace.json")
+    assert seen.rows.select("name", "called_ns").rows() == [("aten::mm", called_ns), ("aten::add", None)]
 
 
 def test_how_long_the_main_thread_waited_and_what_cpu_time_it_took(write: Any, make: Any) -> None:

@@ -45,7 +45,7 @@ def test_one_row_of_each_kind_lands_in_its_table(tmp_path: Path):
         OP,
         ["value", 1, 1, 0, 0, [2, 3], [3, 1], "float32", "cpu", 24, "input", None, True],
         ["fingerprint", [1], "0f", 6, 1.0, 2.0, 3.0, 2.5, 0.0, [2, 3], [2], [0.8], [], [], []],
-        ["activity", "cpu", 0, "cpu", "gemm", 1, 2, 4],
+        ["activity", "cpu", 0, "cpu", "gemm", 1, 2, 4, None, 0.25],
         ["stack", 7, [["train.py", 12, "main"], ["train.py", 40, "<module>"]]],
         ["knob", "version.torch", "2.13"],
         ["parameter", "w", [2], "float32", 1.5, 2.5, 1.8, "00ff", [0.5, -0.5]],

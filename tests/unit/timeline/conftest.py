@@ -59,7 +59,7 @@ class Rank:
         self.rows["marks"].append([name, self.own(at), detail])
 
     def activity(self, kind: str, start: float, end: float, stream: int = 7) -> None:
-        self.rows["activities"].append(["GPU-0", stream, kind, kind, self.own(start), self.own(end), None])
+        self.rows["activities"].append(["GPU-0", stream, kind, kind, self.own(start), self.own(end), None, None, None])
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:

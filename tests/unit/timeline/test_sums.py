@@ -146,7 +146,7 @@ def test_sums_are_exact_whatever_the_record(calls: Any, stamps: Any, edges: Any,
         cpu = np.cumsum([c for _, c, _ in stamps], dtype=np.int64)
         stamp_rows = [(t, int(c), d) for (t, _, d), c in zip(sorted(stamps), cpu, strict=True)]
         step_rows = [(n, a, a + length, "measured", None, None) for n, a, length in steps]
-        activities = [("GPU-0", 7, "kernel", "k", a, a + length, None) for _, a, length in steps]
+        activities = [("GPU-0", 7, "kernel", "k", a, a + length, None, None, None) for _, a, length in steps]
         marks = [("kernels", end, f'{{"start_ns": {start}, "activities": {len(steps) // 2}}}')]
         given_rows = {"stamps": stamp_rows, "steps": step_rows, "activities": activities, "marks": marks}
         table = {name: t.empty() for name, t in TABLES.items()}

@@ -41,7 +41,7 @@ def test_buffers_become_a_trace_that_the_importer_reads(library: str, tmp_path: 
     base = fake.fake_base()
     rows = [
         (stream, kind, name, start - base, end - base, None if issue is None else issue - base)
-        for stream, kind, name, start, end, issue in seen.rows.rows()
+        for stream, kind, name, start, end, issue, *_ in seen.rows.rows()
     ]
     assert rows == [
         (7, "kernel", "gemm", 10_000, 15_500, 1_000),
