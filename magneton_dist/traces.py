@@ -117,4 +117,5 @@ def meter_for(device: str | None, profile: Profile | None) -> MeterUsed:
             f"modelled: {profile.device} by state, profile {profile.name}, for {what}. {profile.caution.rstrip('.')}",
             reason="a trace holds no power",
         )  # fmt: skip
-    return MeterUsed("null", "unmeasured", f"unmeasured: a trace holds no power, and there is no profile of {what}")
+    why = f"a trace holds no power, and there is no profile of {what} (--profile models it as another device)"
+    return MeterUsed("null", "unmeasured", f"unmeasured: {why}")

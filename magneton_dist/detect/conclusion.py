@@ -90,7 +90,7 @@ def conclude(
         missing=_once([*missing, *(m for f in facts for m in f.missing)]),
         notes=_once([
             *notes, *(n for c in compared for n in c.notes), *unread, *_assumed(runs.values(), findings),
-            *_run_notes(variants),
+            *_run_notes(variants, runs),
         ]),
     )
 
@@ -220,7 +220,7 @@ def _cpu_name() -> str:
         return platform.machine()
 
 
-def _run_notes(variants: dict[str, list[RunFacts]]) -> list[str]:
+def _run_notes(variants: dict[str, list[RunFacts]], runs: dict[str, VariantRuns]) -> list[str]:
     notes = []
     for name, facts in variants.items():
         if not facts:
@@ -232,6 +232,8 @@ def _run_notes(variants: dict[str, list[RunFacts]]) -> list[str]:
                 "wanted one; times and modelled joules include that"
             )
         notes += [f"{name}: {note}" for note in monitors.notes([f.ranks for f in facts])]
+        if name in runs and runs[name].repeats and not facts[0].manifest.command:  # of traces: it cannot be repeated
+            notes += [f"{name}: {line}" for line in straggler.passed_over(runs[name])]
         for f in facts:
             notes += [f"{name}: {note}" for note in (*f.notes, *f.manifest.disturbed)]
             notes += [f"{name}: rank {rank}: {note}" for rank, s in f.ranks.items() for note in s.notes]

@@ -22,6 +22,7 @@ from magneton_dist.records.audit import Finding, Place
 FLOOR_SHARE = 0.02  # of the run's rank-seconds spent waiting for this rank
 RECURRENCE = 0.5  # it must be the one waited for in at least this share of the waiting calls
 SIGNIFICANCE = 0.001
+MOST_PASSED_OVER = 3  # whom others waited for, but not often enough
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,24 @@ def alone(runs: VariantRuns) -> list[Finding]:
     """One finding per rank that its peers keep waiting for."""
     waits = [_waits(run) for run in runs.repeats]
     return [f for rank in runs.ranks if (f := _of_culprit(runs, waits, rank)) is not None]
+
+
+def passed_over(runs: VariantRuns) -> list[str]:
+    """Whom ranks waited for without `alone` naming them, in words with the reason; of one repeat, the worst first."""
+    waits = _waits(runs.repeats[0])
+    rank_seconds = sum(s.window_s for s in runs.repeats[0].values())
+    blames = {rank: blame for rank in runs.ranks if (blame := _blame(waits, rank)) is not None}
+    lines = []
+    for rank, blame in sorted(blames.items(), key=lambda item: -item[1].seconds)[:MOST_PASSED_OVER]:
+        if blame.seconds < FLOOR_SHARE * rank_seconds or _recurs(blame):
+            continue
+        in_most = blame.calls >= RECURRENCE * blame.waiting_calls
+        lines.append(
+            f"ranks waited {blame.seconds / rank_seconds:.0%} of their time for rank {rank}, which came last in "
+            f"{blame.calls} of {blame.waiting_calls} calls: "
+            + ("too few to tell it from chance" if in_most else "it does not keep coming last")
+        )
+    return lines
 
 
 def _of_culprit(runs: VariantRuns, waits: Sequence[pl.DataFrame], culprit: int) -> Finding | None:

@@ -58,6 +58,23 @@ def test_one_late_call_is_no_culprit(runs) -> None:  # type: ignore[no-untyped-d
     assert straggler.alone(runs(once)) == []
 
 
+def test_whom_others_waited_for_is_told_with_the_reason_why_it_is_not_named(runs) -> None:  # type: ignore[no-untyped-def]
+    def waiting(*for_whom):  # type: ignore[no-untyped-def]
+        return runs([
+            summary(0, {"working/compute": 9.0, "working/wait": 1.0}, *for_whom),
+            summary(1, {"working/compute": 9.0, "working/wait": 1.0}, late(2, 1, 0.01)),
+            summary(2, {"working/compute": 9.0, "working/wait": 1.0}),
+        ])
+
+    rare = straggler.passed_over(waiting(late(1, 3, 1.8), late(2, 1, 0.9)))
+    assert rare == [
+        "ranks waited 6% of their time for rank 1, which came last in 3 of 4 calls: too few to tell it from chance",
+        "ranks waited 3% of their time for rank 2, which came last in 1 of 4 calls: it does not keep coming last",
+    ]
+    assert straggler.passed_over(waiting(late(1, 40, 1.8))) == []  # that one is named
+    assert straggler.passed_over(waiting(late(1, 3, 0.5))) == []
+
+
 def test_one_late_call_of_many_ranks_is_still_one_call(runs) -> None:  # type: ignore[no-untyped-def]
     once = [summary(rank, {"working/compute": 9.0, "working/wait": 1.0}, late(7, 1, 1.0)) for rank in range(7)]
     assert straggler.alone(runs([*once, summary(7, {"working/compute": 10.0})])) == []
