@@ -95,14 +95,12 @@ def _wasted_shares(audit: Audit) -> list[float]:
         wasteful = [finding for finding in audit.findings if finding.kind != "trade-off"]
         return [finding.share for finding in wasteful if finding.share is not None]
     compared = [audit.comparison, *audit.other_comparisons]
-    return [share for c in compared if c.verdict == "waste" and (share := _wasted_share(audit, c)) is not None]
+    return [share for c in compared if c.verdict == "waste" and (share := _wasted_share(c)) is not None]
 
 
-def _wasted_share(audit: Audit, comparison: Comparison) -> float | None:
+def _wasted_share(comparison: Comparison) -> float | None:
     """What the wasteful variant burns more than the other, as a share of its own joules; negative if it burns less."""
-    wasteful = comparison.hungrier or comparison.baseline
-    variant = audit.variants.get(wasteful)
-    if comparison.saved_j is None or variant is None or variant.energy_j is None:
-        return None
-    more_j = comparison.saved_j.mean if wasteful == comparison.baseline else -comparison.saved_j.mean
-    return more_j / variant.energy_j.mean
+    saved = comparison.saved_share
+    if saved is None or comparison.hungrier in (None, comparison.baseline):
+        return saved
+    return -saved / (1 - saved)  # of the candidate's joules

@@ -15,7 +15,8 @@ that; otherwise the hungrier variant is *waste*.
 **When it does not**: *no difference within x %*, x the far end of the interval, if x is at most 20 % (or
 `compare.total`) and the interval contains 0 or its mean is within the noise; otherwise *inconclusive*.
 
-Energy and time are compared per unit of work where both variants know theirs. Modelled energy is compared at
+Energy and time are compared per unit of work where both variants know theirs, and joules saved are those of the
+baseline's work. Modelled energy is compared at
 every corner of the profile's watts, and what does not hold at all of them is inconclusive: each pair's ratio
 is monotone in each watt, so corners bound it over the whole range.
 """
@@ -89,9 +90,9 @@ def compare(
         values_agree: whether both computed the same, within `rules.values`; None when not checked.
         values_error: largest relative difference of values, for the reason.
     """
-    one, other = baseline, candidate
+    one, other, scale = baseline, candidate, np.ones_like(baseline.time_s)
     if baseline.work is not None and candidate.work is not None:
-        one, other = baseline.per_unit(), candidate.per_unit()
+        one, other, scale = baseline.per_unit(), candidate.per_unit(), baseline.work
     energy, memory = _energy_ratio(one, other), _memory_ratio(one, other)
     time = Ratio.of(other.time_s, one.time_s)
     values = _Values(values_agree, values_error)
@@ -119,8 +120,8 @@ def compare(
         if price:
             verdict, reason = "trade-off", f"{price}; per {candidate.unit}: {reason}"
     saved = share = None
-    if baseline.energy_j is not None and candidate.energy_j is not None:
-        saved = mean_interval(baseline.energy_j - candidate.energy_j)
+    if baseline.energy_j is not None and one.energy_j is not None and other.energy_j is not None:
+        saved = mean_interval((one.energy_j - other.energy_j) * scale)
         share = saved.mean / float(baseline.energy_j.mean())
     return Comparison(
         baseline=baseline.name,

@@ -93,8 +93,8 @@ class Comparison(msgspec.Struct, frozen=True):
     noise: float | None  # relative spread between repeats of the same variant
     verdict: Verdict
     reason: str
-    saved_j: Interval | None = None
-    saved_share: float | None = None
+    saved_j: Interval | None = None  # by the candidate, of the baseline's work
+    saved_share: float | None = None  # of the baseline's joules
     # how the verdict behaves over the range of the profile's watts, when modelled
     energy_ratio_range: tuple[float, float] | None = None
     hungrier: str | None = None  # the variant shown to burn more per unit of work; null when none is

@@ -127,6 +127,9 @@ class TestWork:
         assert told.verdict == "trade-off"
         assert told.energy_ratio.mean == pytest.approx(0.8, rel=1e-3)
         assert told.reason.startswith("b did 50.0% less work; per token: b needs 20.0% less")
+        # of the baseline's work, for which the candidate would need 800 J
+        assert told.saved_j.mean == pytest.approx(200, rel=0.01)
+        assert told.saved_share == pytest.approx(0.2, rel=0.01)
 
     def test_less_work_that_saves_nothing_per_token_is_a_trade_off(self):
         told = self.judge(0.5, 2400)
@@ -140,6 +143,7 @@ class TestWork:
     def test_less_work_for_more_energy_is_waste(self):
         told = self.judge(1.2, 2400)
         assert (told.verdict, told.hungrier) == ("waste", "b")
+        assert told.saved_j.mean == pytest.approx(-1400, rel=0.01)  # it would need 2,400 J
 
     def test_more_work_for_less_energy_is_waste_of_the_other(self):
         told = self.judge(0.8, 5200)
