@@ -14,7 +14,7 @@ from typing import Any
 
 from magneton_dist.errors import MagnetonError
 
-LIMIT_S = 60  # of one question
+LIMIT_S = 60.0  # of one question
 START_LIMIT_S = 120.0  # of importing torch
 MOST_ZYGOTES = 8
 
@@ -42,13 +42,16 @@ class Laboratory:
             _end(zygote)
         self._zygotes.clear()
 
-    def ask(self, environment: Mapping[str, str], question: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(
+        self, environment: Mapping[str, str], question: Mapping[str, Any], limit_s: float = LIMIT_S
+    ) -> dict[str, Any]:
         """What a fresh process in this environment answers; `error` in it says why it could not, `lost` that it
         was not the call that said so: it was killed, or took too long.
 
         Args:
             environment: all of it.
             question: as `magneton_dist.diagnosis.zygote.answer` takes it.
+            limit_s: time that it may take.
 
         Raises:
             OutOfTimeError: the budget is used up.
@@ -56,7 +59,7 @@ class Laboratory:
         self.asked += 1
         key, zygote = self._zygote(environment)
         assert zygote.stdin is not None
-        left = min(LIMIT_S, self.left_s())
+        left = min(limit_s, self.left_s())
         line = json.dumps({**question, "limit_s": max(1, int(left))}).encode() + b"\n"
         try:
             zygote.stdin.write(line)

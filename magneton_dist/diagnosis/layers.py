@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from magneton_dist.diagnosis.factors import Factor
+from magneton_dist.diagnosis.key_variable import KeyVariable
 from magneton_dist.diagnosis.knob_map import KnobMap, knob_map
 from magneton_dist.diagnosis.trial import Trial
 
@@ -59,6 +60,15 @@ class Layers:
             return []
         return [READ_SET, MAP]
 
+    def judged(self, key: KeyVariable, chosen: Sequence[Factor]) -> bool | None:
+        """Does the key variable point at these factors, too? None: it does not say."""
+        kinds = {factor.kind for factor in chosen}
+        if key.kind == "memory":  # of an argument, or what torch has read before
+            return True if kinds == {"argument"} else None
+        if key.kind != "setting" or kinds == {"environment"} or (self._map is None and "setting" in kinds):
+            return None
+        return any(key.getter in self._getters(factor) for factor in chosen)
+
     def _rank(self, factor: Factor) -> int:
         if factor.kind == "setting":
             return 0 if self._mapped(factor) else 2
@@ -66,9 +76,13 @@ class Layers:
 
     def _mapped(self, factor: Factor) -> bool:
         """Does this setting, or one that it brings about, change an answer that differs?"""
+        return any(getter in self.differing for getter in self._getters(factor))
+
+    def _getters(self, factor: Factor) -> list[str]:
+        """Getters whose answers it changes, as far as they are known."""
         known = {} if self._map is None else self._map.getters
         names = [factor.name, *(name for name, _, _ in factor.with_it)]
-        return any(getter in self.differing for name in names for getter in known.get(name, ()))
+        return [getter for name in names for getter in known.get(name, ())]
 
 
 def _shown(answer: int | None) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 from magneton_dist.diagnosis.calls import Call, comparable
 from magneton_dist.diagnosis.factors import OPTIMIZER, Factor, argument_factors, environment_of, setting_factors
 from magneton_dist.diagnosis.fixes import fix_text, statement
+from magneton_dist.diagnosis.key_variable import KEY_VARIABLE, key_variable
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.layers import Layers
 from magneton_dist.diagnosis.optimizers import GROUP, optimizer_call
@@ -164,9 +165,20 @@ class Investigation:
             self._tell(f"counterfactual: the kernels of {operator} differ from process to process")
             return False
         times = interleaved_seconds(trial, FLIPPED_ROUNDS)
-        agreeing = layers.agreeing([trial.factors[number] for number in proof.factors])
+        chosen = [trial.factors[number] for number in proof.factors]
+        agreeing = layers.agreeing(chosen) + self._key_variable(trial, operator, layers, chosen)
         self._conclude(proof, trial, [median(of_side) if of_side else None for of_side in times], agreeing)
         return True
+
+    def _key_variable(self, trial: Trial, operator: str, layers: Layers, chosen: Sequence[Factor]) -> list[str]:
+        """Tell what decides in torch's own code; its layer, if it agrees that it is these factors."""
+        self._say(f"following {operator} through torch's code")
+        key = key_variable(trial)
+        self.found.lines += key.lines(operator, self._names)
+        agrees = layers.judged(key, chosen)
+        if agrees is False:
+            self._tell(f"{KEY_VARIABLE}: does not agree with what flipping shows")
+        return [KEY_VARIABLE] if agrees else []
 
     def _by_time(self, trial: Trial, operator: str) -> bool:
         """Is it clear, by the time that this call takes, what makes the difference?"""

@@ -24,6 +24,7 @@ _GETTER = re.compile(r"_ZNK2at7Context(\d+)(\w+)")
 _OPAQUE = ("sDPPriorityOrder", "allowTF32CuDNN", "float32MatmulPrecision", "SMCarveout", "getAccelerator")
 _BY_ARGUMENTS = "float32Precision"  # asked for a backend and an operation
 _BACKENDS, _OPERATIONS = 4, 5
+_WORD = 0xFFFFFFFF
 _CONTEXT = "_ZN2at13globalContextEv"
 _JUMP_SLOT, _GLOB_DAT = 7, 6
 _RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
@@ -42,6 +43,11 @@ def read_set(call: Callable[[], Any]) -> dict[str, int]:
         NotPossibleError: another processor, or libraries that are laid out otherwise.
     """
     return _Recorder().record(call)
+
+
+def asked_as(name: str, first: int, second: int) -> str:
+    """What getter `name` is called in a read-set when it is asked with these two arguments."""
+    return f"{name}({first & _WORD}, {second & _WORD})" if name == _BY_ARGUMENTS else name
 
 
 def getters() -> dict[str, Callable[[], int]]:
@@ -63,7 +69,7 @@ def getters() -> dict[str, Callable[[], int]]:
         if name == _BY_ARGUMENTS:
             for backend in range(_BACKENDS):
                 for operation in range(_OPERATIONS):
-                    key = f"{name}({backend}, {operation})"
+                    key = asked_as(name, backend, operation)
                     found[key] = lambda f=function, b=backend, o=operation: int(f(context, b, o))  # type: ignore[misc]
         elif symbol.endswith("Ev"):  # takes nothing
             found[name] = lambda f=function: int(f(context))  # type: ignore[misc]
@@ -110,12 +116,10 @@ class _Recorder:
         assert address is not None
         real = kind(address)
         self._kept += [function, real]
-        word = 0xFFFFFFFF
 
         def asked(this: int, first: int, second: int) -> int:
             value = int(real(this, first, second))
-            key = f"{name}({first & word}, {second & word})" if name == _BY_ARGUMENTS else name
-            self._asked[key] = value & 0xFF
+            self._asked[asked_as(name, first, second)] = value & 0xFF
             return value
 
         return kind(asked)
@@ -147,7 +151,8 @@ def _loaded() -> list[tuple[Path, int]]:
     found: dict[Path, int] = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5].endswith(LIBRARIES) and int(fields[2], 16) == 0:
+        loaded = len(fields) == 6 and "p" in fields[1]  # shared: a file that is only read
+        if loaded and fields[5].endswith(LIBRARIES) and int(fields[2], 16) == 0:
             found.setdefault(Path(fields[5]), int(fields[0].partition("-")[0], 16))
     return list(found.items())
 

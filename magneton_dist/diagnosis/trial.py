@@ -12,7 +12,7 @@ from typing import Any
 
 from magneton_dist.diagnosis.calls import Call
 from magneton_dist.diagnosis.factors import SETTING, Factor
-from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.laboratory import LIMIT_S, Laboratory
 from magneton_dist.diagnosis.prove import Flipped
 from magneton_dist.diagnosis.snapshot import UNSET
 
@@ -21,7 +21,7 @@ FLIPPED_ROUNDS = 3
 LEAST_RATIO = 1.1  # of times; as of regions
 _NOTHING: Mapping[str, Any] = {
     "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
-    "read_set": False,
+    "read_set": False, "launches": False, "steps": None, "slice": None,
 }  # fmt: skip
 
 
@@ -94,6 +94,10 @@ class Trial:
         found = self._world(flipped, "read_set")
         return found.get("read_set", {}), found.get("error", "")
 
+    def native(self, flipped: Flipped, what: str, question: object, limit_s: float) -> dict[str, Any]:
+        """What one of the layers that read machine code says, under `what`: launches, steps or slice; else `error`."""
+        return self._world(flipped, what, question, limit_s)
+
     def getters(self, names: Sequence[str], flips: Sequence[tuple[str, str]] = ()) -> dict[str, int] | None:
         """What these getters answer in world A with settings changed; None where one of them ends the process."""
         return self._ask({"flips": list(flips), "getters": list(names)}).get("getters")
@@ -108,7 +112,9 @@ class Trial:
         """Torch's settings and their values in world A."""
         return dict(self._settings)
 
-    def _world(self, flipped: Flipped, wanted: str) -> dict[str, Any]:
+    def _world(
+        self, flipped: Flipped, wanted: str, question: object = True, limit_s: float = LIMIT_S
+    ) -> dict[str, Any]:
         """What a fresh process says of the call with these factors flipped."""
         call, flips, environment = self._a.call, [], dict(self._environment)
         for number in sorted(flipped):
@@ -121,13 +127,15 @@ class Trial:
                 environment.pop(factor.name, None)
             else:
                 environment[factor.name] = factor.values[1]
-        found = self._ask({"flips": flips, "call": call.described(), wanted: True}, environment)
+        found = self._ask({"flips": flips, "call": call.described(), wanted: question}, environment, limit_s)
         self.refused |= set(found.get("refused", ()))
         return found
 
-    def _ask(self, wanted: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def _ask(
+        self, wanted: Mapping[str, Any], environment: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
+    ) -> dict[str, Any]:
         question = {**_NOTHING, "settings": self._settings, **wanted}
-        return self._laboratory.ask(self._environment if environment is None else environment, question)
+        return self._laboratory.ask(self._environment if environment is None else environment, question, limit_s)
 
 
 def together(trial: Trial, factors: Sequence[Factor]) -> list[Factor]:

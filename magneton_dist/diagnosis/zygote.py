@@ -12,12 +12,16 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
 import torch
 
 from magneton_dist.diagnosis import switches
+from magneton_dist.diagnosis.native import slices
+from magneton_dist.diagnosis.native.launches import launches, prepare
+from magneton_dist.diagnosis.native.steps import steps
 from magneton_dist.diagnosis.read_set import NotPossibleError, getters, read_set
 from magneton_dist.diagnosis.replica import replica_of
 from magneton_dist.diagnosis.signature import signature
@@ -34,7 +38,8 @@ def answer(question: Question) -> Answer:
         settings: torch's settings, name -> text. flips: [name, text] to set afterwards, in order.
         read: names of settings to read back.
         getters: those of torch's global settings to ask directly.
-        call: the operator call, if any. signature, seconds, read_set: what is wanted of it.
+        call: the operator call, if any. signature, seconds, read_set: what is wanted of it; launches, steps (arguments
+            of `native.steps.steps`), slice (those of `native.slices.source`): what its machine code tells.
     """
     refused = switches.apply(switches.general_first(question["settings"]))
     # a second time: a general setting may have moved a special one
@@ -46,6 +51,10 @@ def answer(question: Question) -> Answer:
         found["getters"] = {name: known[name]() for name in question["getters"] if name in known}
     if question["call"] is None:
         return found
+    if question["slice"]:
+        return found | {"slice": slices.source(**question["slice"])}
+    if question["launches"] or question["steps"]:
+        torch.set_num_threads(1)  # one thread is followed
     replica = replica_of(question["call"])
     replica()
     if question["signature"]:
@@ -54,6 +63,12 @@ def answer(question: Question) -> Answer:
         found["seconds"] = median(replica.seconds())
     if question["read_set"]:
         found["read_set"] = read_set(replica)
+    if question["launches"]:
+        replica()  # what is made once was made
+        found["launches"] = launches(replica)
+    if question["steps"]:
+        replica()
+        found["steps"] = steps(replica, **question["steps"])
     return found
 
 
@@ -102,7 +117,11 @@ def main() -> None:
     os.dup2(nowhere, 1)  # what libraries print is no answer
     answers.write(json.dumps({"torch": torch.__version__, "getters": _known_getters()}).encode() + b"\n")
     for line in sys.stdin:
-        answers.write(_in_child(json.loads(line)) + b"\n")
+        question = json.loads(line)
+        if question["launches"]:
+            with suppress(NotPossibleError):  # the answer says so
+                prepare()
+        answers.write(_in_child(question) + b"\n")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ with Laboratory(300) as laboratory:
     found = laboratory.ask(dict(os.environ), {
         "settings": {}, "flips": [["torch.backends.mkldnn.enabled", "False"]], "read": [], "getters": [],
         "call": call, "signature": True, "seconds": True, "read_set": True,
+        "launches": True, "steps": None, "slice": None,
     })
 print(json.dumps(found))
 """
@@ -48,6 +49,7 @@ def test_everything_works_with_ptrace_denied():
     assert done.returncode == 0, done.stderr
     assert '"userEnabledMkldnn": 0' in done.stdout
     assert '"aten::mm"' in done.stdout
+    assert "at::native::cpublas::gemm" in done.stdout
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls are x86-64's")
