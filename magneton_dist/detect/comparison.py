@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -22,6 +22,8 @@ from magneton_dist.matching.arrays import Floats
 from magneton_dist.meters.profile import Profile
 from magneton_dist.records.audit import Comparison, Finding, Interval, RegionResult
 from magneton_dist.records.manifest import Manifest
+
+FEW_RANKS = 8  # that are named one by one
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,12 @@ def compare_variants(
     regions = RegionComparison()
     if load is not None:
         regions = compare_regions(one, two, PairedSteps(load, repeats), rules, run_all)
-    a, b = _runs(one, profile), _runs(two, profile)
+    whole, notes = _with_equal_ranks(one, two)
+    a, b = (_runs(runs, profile) for runs in whole)
     if a.unit != b.unit:  # tokens against steps say nothing
-        a, b = _runs(one, profile, steps=True), _runs(two, profile, steps=True)
-    notes = []
+        a, b = (_runs(runs, profile, steps=True) for runs in whole)
     if one.world_size != two.world_size:
-        a, b, notes = _of_jobs(one, a), _of_jobs(two, b), [_unequal(one, two, a.unit)]
+        a, b, notes = _of_jobs(one, a), _of_jobs(two, b), [*notes, _unequal(one, two, a.unit)]
     peaks = regions.peaks or (None, None)
     a, b = (replace(runs, memory_bytes=_memory(peak, len(repeats))) for runs, peak in zip((a, b), peaks, strict=True))
     agree = None if check is None else check.error <= rules.values
@@ -109,6 +111,31 @@ def _paired(facts: Sequence[RunFacts], name: str, repeats: Sequence[int], profil
     by_number = {f.manifest.repeat: f for f in facts}
     paired = [by_number[number] for number in repeats]
     return VariantRuns(name, [f.ranks for f in paired], profile, max(f.manifest.world_size for f in paired))
+
+
+def _with_equal_ranks(a: VariantRuns, b: VariantRuns) -> tuple[tuple[VariantRuns, VariantRuns], list[str]]:
+    """Both with the ranks that left a record on both sides, as half a job's joules are no less than a whole's."""
+    lost = [f"{name} of {runs.name}" for runs in (a, b) if (name := _lost(runs))]
+    if not lost:
+        return (a, b), []
+    between, who = f"{b.name} against {a.name}", " and ".join(lost)
+    both = [run_a.keys() & run_b.keys() for run_a, run_b in zip(a.repeats, b.repeats, strict=True)]
+    if a.world_size != b.world_size or not all(both):
+        return (a, b), [f"{between}: without the joules and the work of {who}, of which there is no record"]
+    one, two = (replace(runs, repeats=list(map(_of_ranks, runs.repeats, both))) for runs in (a, b))
+    return (one, two), [f"{between}: joules, time and work are compared without {who}, of which there is no record"]
+
+
+def _of_ranks(run: dict[int, RankSummary], ranks: Iterable[int]) -> dict[int, RankSummary]:
+    return {rank: run[rank] for rank in sorted(ranks)}
+
+
+def _lost(runs: VariantRuns) -> str:
+    """Ranks without a record in some repeat, in words; may be empty."""
+    lost = sorted(set(range(runs.world_size)) - set(runs.ranks))
+    if len(lost) > FEW_RANKS:
+        return f"{len(lost)} ranks"
+    return f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}" if lost else ""
 
 
 def _memory(peak_bytes: float | None, repeats: int) -> Floats | None:
@@ -149,7 +176,8 @@ def _unequal(a: VariantRuns, b: VariantRuns, unit: str) -> str:
         if unit == "step"
         else f"the {unit}s that ranks report are added up; ranks that share a batch must report their part of it"
     )
-    return f"{b.name} against {a.name}: {b.world_size} ranks against {a.world_size}: {how}"
+    ranks = "rank" if b.world_size == 1 else "ranks"
+    return f"{b.name} against {a.name}: {b.world_size} {ranks} against {a.world_size}: {how}"
 
 
 def units_of(run: dict[int, RankSummary]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -139,7 +140,7 @@ def _notes(table: RegionTable, left_out: int) -> list[str]:
     ]
     alone = {runs.name: sorted(set(runs.ranks) - set(table.ranks_of(side))) for side, runs in enumerate((a, b))}
     notes += [
-        f"{between}: {len(ranks)} ranks of {name} have no counterpart with a traced step: not compared by region"
+        f"{between}: {_count(ranks)} of {name} without a counterpart that has a traced step: not compared by region"
         for name, ranks in alone.items()
         if ranks
     ]
@@ -184,5 +185,5 @@ def _split(table: RegionTable) -> list[str]:
     ]
 
 
-def _count(ranks: range) -> str:
+def _count(ranks: Sequence[int]) -> str:
     return f"{len(ranks)} ranks" if len(ranks) > 1 else "1 rank"

@@ -101,6 +101,27 @@ def test_a_step_of_jobs_of_unequal_numbers_of_ranks_counts_once(units, ratio, sa
     assert ("less work" in result.comparison.reason) == (units is not None)
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_what_a_lost_rank_did_is_compared_on_neither_side(lost: int) -> None:
+    def runs(name: str, ranks: list[int]) -> list[RunFacts]:
+        # rank 1 takes twice the time of rank 0
+        of_rank = [
+            [summary(r, {"working/compute": s * (1 + r)}, steps=10, units=1000.0) for r in ranks] for s in NOISE
+        ]
+        return [facts(name, i, found) for i, found in enumerate(of_rank)]
+
+    both = {"a": runs("a", [0, 1]), "b": runs("b", [1 - lost])}
+    result = conclude("a", "now", both, "a", Compare(time=0.05), PROFILE)
+    told = result.comparison
+    assert told is not None
+    assert told.energy_ratio is not None
+    assert told.saved_j is not None
+    # the other rank did the same on both sides, in the same time
+    assert (told.energy_ratio.mean, told.time_ratio.mean) == pytest.approx((1.0, 1.0))
+    assert told.saved_j.mean == pytest.approx(0.0)
+    assert any(f"compared without rank {lost} of b, of which there is no record" in note for note in result.notes)
+
+
 def test_less_work_is_a_trade_off_however_little_it_burns() -> None:
     result = audit(lambda s: released(s, batches=10))
     assert result.comparison is not None

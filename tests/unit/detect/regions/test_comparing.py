@@ -469,7 +469,7 @@ def test_ranks_without_a_counterpart_are_named() -> None:
     a.ranks = {0: "one", 2: "one"}  # of 3, as many as the other has
     b.ranks = {0: "one", 1: "one", 2: "one"}
     result = compared(a, b)
-    assert any("1 ranks of fused have no counterpart" in note for note in result.notes)
+    assert any("1 rank of fused without a counterpart" in note for note in result.notes)
     assert result.findings[0].ranks == [0, 2]
 
 
