@@ -7,6 +7,8 @@ import platform
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,8 @@ import torch
 from magneton_dist.diagnosis.calls import SDPA, Call, Tensor
 from magneton_dist.diagnosis.factors import Factor, argument_factors
 from magneton_dist.diagnosis.key_variable import KeyVariable, key_variable
-from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
+from magneton_dist.diagnosis.prove import Flipped
 from magneton_dist.diagnosis.trial import Side, Trial
 
 pytestmark = [
@@ -148,6 +151,48 @@ def test_the_direction_does_not_matter(laboratory: Laboratory):
     settings = {**SETTINGS, ENABLED: "False"}
     key = key_variable(Trial(laboratory, Side(settings, back.a), Side({}, back.a), back.factors, dict(os.environ)))
     assert (key.getter, key.answers) == ("userEnabledMkldnn", (0, 1))
+
+
+class Lost:
+    """A trial of which `answers` processes answer, and the next one is lost."""
+
+    factors = (Factor("setting", ENABLED, ("True", "False")),)
+
+    def __init__(self, answers: int, error: Exception | None = None) -> None:
+        self._left, self._error = answers, error
+
+    def native(self, flipped: Flipped, what: str, question: object, limit_s: float) -> dict[str, Any]:
+        assert 0 < limit_s <= 20
+        self._left -= 1
+        if self._left >= 0:
+            return {what: {"functions": [["x.so", 0, "f()"], ["x.so", 8, f"{what}{flipped}"]], "stacks": [[0, 1]]}}
+        if self._error is not None:
+            raise self._error
+        return {"error": "the process ended with SIGSEGV", "lost": True}
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2, 3])
+def test_a_process_that_crashes_is_said(answers: int):
+    lost: Any = Lost(answers)
+    key = key_variable(lost)
+    assert (key.kind, key.error) == ("unclear", "the process ended with SIGSEGV")
+    stopped = "not found" if answers >= 2 else "could not run"
+    assert key.lines("mm", ("a", "b"))[-1] == f"key variable: {stopped}: the process ended with SIGSEGV"
+
+
+def test_time_that_is_over_is_said():
+    late: Any = Lost(0, OutOfTimeError("the time for the diagnosis is over"))
+    assert "time" in key_variable(late).error
+
+
+def test_without_a_disassembler_the_deviation_point_is_still_told(tmp_path: Path):
+    (tmp_path / "capstone.py").write_text("raise ImportError")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    case = CASES["convolution"]
+    with Laboratory(300) as laboratory:
+        key = key_variable(Trial(laboratory, Side(SETTINGS, case.a), Side({}, case.b), case.factors, environment))
+    assert "_select_conv_backend" in key.deviation
+    assert "pip install 'magneton-dist[explain]'" in key.error
 
 
 def test_in_words():
