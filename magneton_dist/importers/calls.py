@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
 from magneton_dist.importers.columns import NONE, Columns, Comm
 from magneton_dist.importers.enclosing import innermost
+from magneton_dist.importers.events import ProcessGroup, number
 from magneton_dist.records.schema import COLLECTIVES, I64, STR
 
 # A name of the profiler, an annotation or a kernel, without signs -> the c10d operator; the first that fits.
@@ -80,6 +82,19 @@ def host_calls(columns: Columns, marks: pl.DataFrame) -> pl.DataFrame:
     calls = marks.filter(pl.col("annotation").str.starts_with("gloo:")).sort("start_ns")
     rows = [_facts(name, None, _note(columns, comm)) for name, comm in calls.select("annotation", "comm").iter_rows()]
     return _table(rows, calls["start_ns"], calls["start_ns"], calls["end_ns"])
+
+
+def of_only_group(calls: pl.DataFrame, groups: Sequence[ProcessGroup] | None) -> pl.DataFrame:
+    """`calls` of which those without a group are of the only one that the job had, where it says so."""
+    if groups is None or len(groups) != 1 or groups[0].name is None or (size := number(groups[0].size)) is None:
+        return calls
+    unknown = pl.col("group").is_null()
+    return calls.with_columns(
+        pl.when(unknown).then(pl.lit(str(groups[0].name))).otherwise("group").alias("group"),
+        pl.when(unknown).then(size).otherwise("group_size").cast(pl.Int32).alias("group_size"),
+        pl.when(unknown).then(0).otherwise("first").alias("first"),
+        pl.when(unknown).then(1).otherwise("stride").alias("stride"),
+    )
 
 
 def _note(columns: Columns, row: int) -> Comm | None:

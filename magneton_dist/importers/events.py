@@ -69,6 +69,13 @@ class Device(msgspec.Struct):
     name: str = ""
 
 
+class ProcessGroup(msgspec.Struct):
+    """One entry of `pg_config`."""
+
+    name: Scalar = msgspec.field(name="pg_name", default=None)
+    size: Scalar = msgspec.field(name="pg_size", default=None)
+
+
 class Distributed(msgspec.Struct):
     """`distributedInfo`."""
 
@@ -76,6 +83,7 @@ class Distributed(msgspec.Struct):
     rank: Scalar = None
     world_size: Scalar = None
     nccl_version: Scalar = None
+    groups: list[ProcessGroup] | None = msgspec.field(name="pg_config", default=None)
 
 
 class Head(msgspec.Struct):
@@ -85,6 +93,7 @@ class Head(msgspec.Struct):
     devices: list[Device] | None = msgspec.field(name="deviceProperties", default=None)
     base_ns: Scalar = msgspec.field(name="baseTimeNanoseconds", default=None)
     schema: Scalar = msgspec.field(name="schemaVersion", default=None)
+    host: str | None = msgspec.field(name="host_name", default=None)
     dropped: Scalar = None  # records that CUPTI had no room for; of our own traces
 
     def merged(self, other: Head) -> Head:
@@ -94,6 +103,7 @@ class Head(msgspec.Struct):
             self.devices or other.devices,
             other.base_ns if self.base_ns is None else self.base_ns,
             other.schema if self.schema is None else self.schema,
+            self.host or other.host,
             other.dropped if self.dropped is None else self.dropped,
         )
 

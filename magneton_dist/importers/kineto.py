@@ -14,17 +14,17 @@ import polars as pl
 from magneton_dist.errors import RecordError
 from magneton_dist.importers import calls, host_times
 from magneton_dist.importers.bytestream import DO
-from magneton_dist.importers.columns import KINDS, LOADER, NONE, Columns, Ints, Names
+from magneton_dist.importers.call_stacks import Stacks
+from magneton_dist.importers.columns import KINDS, LOADER, NONE, Columns, Ints
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
+from magneton_dist.importers.host_ops import computing
+from magneton_dist.importers.steps import step_of, steps_of
 from magneton_dist.records.host_times import HOST_TIMES
-from magneton_dist.records.schema import F64, FAULTS, I64, IDS, MARKS, STACKS, STR
+from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, IDS, MARKS, STR
 from magneton_dist.tracer.rows import OPERATOR
 
-STEP = r"^ProfilerStep#(\d+)"
-_FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
-DEEPEST_STACK = 128
 ANNOUNCED = "^" + re.escape(OPERATOR) + r"(\d+)$"
 _HELD = (
     pl.when(pl.col("node") > 0).then("node").alias("graph_node"),
@@ -39,6 +39,7 @@ class RankTrace:
     Attributes:
         path: of the file.
         rank, world_size: as the file says; None where it does not.
+        host: on which it was recorded; None where the file does not say.
         device: of its activities: ``cuda:N`` or ``cpu``.
         device_name: of that device's type.
         span_ns: first and last instant of any event, on the host's wall clock.
@@ -51,6 +52,7 @@ class RankTrace:
     path: Path
     rank: int | None
     world_size: int | None
+    host: str | None
     device: str
     device_name: str | None
     span_ns: tuple[int, int]
@@ -176,7 +178,7 @@ class _Assembly:
                 "was being called on the thread when it launched them"
             )
         steps, numbered = self._steps()
-        stacks = _Stacks(self.names, self.functions)
+        stacks = Stacks(self.names, self.functions)
         texts = self.columns.call_stacks.texts()
         ops, op_ids = self._ops(row, steps, stacks, texts)
         collective = (device["kind"] == KINDS.index("collective")).to_numpy()
@@ -188,15 +190,15 @@ class _Assembly:
         else:
             found = calls.host_calls(self.columns, self.marks)
             within = by_op = np.full(found.height, -1, np.int64)
-            self.faults.append("no activity of a device is in the trace: what the rank did between calls is not known")
         text_ids = self.ops["stack"].to_numpy()
         stack_ids = [
             stacks.of_function(int(f)) if f >= 0 else stacks.of_text(texts, int(text_ids[o]) if o >= 0 else NONE)
             for f, o in zip(within, by_op, strict=True)
         ]
         found = found.with_columns(
-            pl.Series("stack_id", stack_ids, I64), _step_of(steps, found["issue_ns"]).alias("step")
+            pl.Series("stack_id", stack_ids, I64), step_of(steps, found["issue_ns"]).alias("step")
         )
+        activities = self._activities(device, op_ids) if device.height else self._computing()
         idled = self._host_times(device, row, steps, stacks, texts)
         self.ops = self.ops.select("start_ns", "end_ns")
         info = self.head.distributed
@@ -204,17 +206,18 @@ class _Assembly:
             path=self.path,
             rank=number(info.rank) if info else None,
             world_size=number(info.world_size) if info else None,
+            host=self.head.host,
             device=self._device(),
             device_name=self._device_name(),
             span_ns=self._span(),
             numbered=numbered,
-            calls=found,
+            calls=calls.of_only_group(found, info.groups if info else None),
             tables={
                 "steps": steps,
-                "activities": self._activities(device, op_ids),
+                "activities": activities,
                 "ops": ops,
                 "stacks": stacks.table(),
-                "marks": self._capture(),
+                "marks": self._capture(activities.height),
                 "faults": pl.DataFrame({"where": ["trace"] * len(self.faults), "message": self.faults}, FAULTS.schema),
             },
             host_times=idled,
@@ -222,7 +225,7 @@ class _Assembly:
         )
 
     def _host_times(
-        self, device: pl.DataFrame, row: Ints, steps: pl.DataFrame, stacks: _Stacks, texts: list[str]
+        self, device: pl.DataFrame, row: Ints, steps: pl.DataFrame, stacks: Stacks, texts: list[str]
     ) -> pl.DataFrame:
         """Why the device idled, and where the host waited for it (`HOST_TIMES`)."""
         if not device.height or not steps.height:
@@ -230,7 +233,7 @@ class _Assembly:
         loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
         waited = host_times.synchronised(self.syncs, innermost(self.ops, *_instants(self.syncs)))
         rows = pl.concat([host_times.idle_times(device, row, loader, steps), waited])
-        step = _step_of(steps, rows["at"])
+        step = step_of(steps, rows["at"])
         rows, step = rows.filter(step.is_not_null()), step.drop_nulls()
         op = pl.col("op").replace({-1: None})
         rows = rows.with_columns(
@@ -284,12 +287,12 @@ class _Assembly:
         return self.device.with_columns(columns).sort("start_ns", "end_ns")
 
     def _ops(
-        self, row: Ints, steps: pl.DataFrame, stacks: _Stacks, texts: list[str]
+        self, row: Ints, steps: pl.DataFrame, stacks: Stacks, texts: list[str]
     ) -> tuple[pl.DataFrame, pl.Series]:
         """The operators that launched something within a step, and the one of each activity (null: none)."""
         launching = np.unique(row[row >= 0])
         ops = self.ops[launching].with_columns(pl.Series("row", launching))
-        ops = ops.with_columns(_step_of(steps, ops["start_ns"]).alias("step")).filter(pl.col("step").is_not_null())
+        ops = ops.with_columns(step_of(steps, ops["start_ns"]).alias("step")).filter(pl.col("step").is_not_null())
         ops = ops.sort("start_ns", "row").with_row_index("op_id")
         table = ops.select(
             pl.col("op_id").cast(I64), "step", self.names.column(pl.col("name")).alias("name"),
@@ -320,86 +323,31 @@ class _Assembly:
         )
 
     def _steps(self) -> tuple[pl.DataFrame, bool]:
-        """Steps by the profiler's marks, else by the optimizer's, else the whole trace as one."""
+        """Steps, and whether they have numbers of the profiler."""
         start, end = self._span()
         drained = end if not self.device.height else max(int(self.device["end_ns"].to_numpy().max()), start)
-        named = self.marks.with_columns(
-            pl.col("annotation").str.extract(STEP).cast(I64, strict=False).alias("step")
-        ).filter(pl.col("step").is_not_null() & (pl.col("end_ns") > pl.col("start_ns")))
-        if named.height:
-            named = named.unique("step", keep="first", maintain_order=True).sort("start_ns")
-            following = pl.col("start_ns").shift(-1)
-            # the device drains after the host has left the last step
-            last = pl.max_horizontal("end_ns", pl.lit(drained))
-            return _steps_table(named["step"], named["start_ns"], named.select(
-                pl.when(following.is_null()).then(last).otherwise(pl.min_horizontal("end_ns", following))
-            ).to_series()), True  # fmt: skip
-        optimizer = self.marks.filter(pl.col("annotation").str.starts_with("Optimizer.step#"))["end_ns"].unique().sort()
-        inner = [int(t) for t in optimizer[:-1]]
-        edges = pl.Series([start, *inner, end], dtype=I64)
-        how = f"inferred from {len(optimizer)} optimizer steps" if inner else "taken to be one"
-        self.faults.append(f"no ProfilerStep in the trace: its steps are {how}")
-        return _steps_table(pl.Series(range(len(edges) - 1), dtype=I64), edges[:-1], edges[1:]), False
+        steps, how = steps_of(self.marks, start, end, drained)
+        if how:
+            self.faults.append(how)
+        return steps, not how
 
-    def _capture(self) -> pl.DataFrame:
+    def _computing(self) -> pl.DataFrame:
+        """What a rank without a device computed (`ACTIVITIES`); nothing where the trace only lacks its device."""
+        nothing = "no activity of a device is in the trace: "
+        found = computing(self.ops, self.names) if self._device() == "cpu" else ACTIVITIES.empty()
+        self.faults.append(nothing + (
+            "its operators on the host are taken for what it computed, and the time between them for idle"
+            if found.height else "what the rank did between calls is not known"
+        ))  # fmt: skip
+        return found
+
+    def _capture(self, activities: int) -> pl.DataFrame:
         """Where the profiler saw the device."""
-        if not self.device.height:
+        if not activities:
             return MARKS.empty()
         start, end = self._span()
-        detail = json.dumps({"start_ns": start, "activities": self.device.height + self.unread})
+        detail = json.dumps({"start_ns": start, "activities": activities + self.unread})
         return pl.DataFrame({"name": ["kernels"], "t_ns": [end + 1], "detail": [detail]}, schema=MARKS.schema)
-
-
-class _Stacks:
-    """Call stacks by id, each once."""
-
-    def __init__(self, names: Names, functions: pl.DataFrame) -> None:
-        self._texts = names.texts() if functions.height else []
-        self._functions = functions
-        self._row_of = dict(zip(functions["python"].to_list(), range(functions.height), strict=True))
-        self._ids: dict[tuple[str, ...], int] = {}
-        self._of_text: dict[int, int] = {}
-
-    def of_function(self, row: int) -> int:
-        """The stack whose innermost frame is the Python function in this row."""
-        frames: list[str] = []
-        at: int | None = row
-        while at is not None and len(frames) < DEEPEST_STACK:
-            name, parent = self._functions["name"][at], self._functions["parent"][at]
-            frames.append(self._texts[name])
-            at = self._row_of.get(parent)
-        return self._id(frames)
-
-    def of_text(self, texts: list[str], text: int) -> int | None:
-        """The stack that an operator's ``Call stack`` says; None where it says nothing."""
-        if text == NONE:
-            return None
-        if text not in self._of_text:
-            self._of_text[text] = self._id([f for f in texts[text].split(";") if f.strip()][:DEEPEST_STACK])
-        return self._of_text[text]
-
-    def of_texts(self, texts: list[str], ids: pl.Series) -> pl.Series:
-        """The stacks of many operators."""
-        known = ids.unique().sort().to_list()
-        found = pl.Series([self.of_text(texts, text) for text in known], dtype=I64)
-        return ids.replace_strict(pl.Series(known, dtype=I64), found, return_dtype=I64)
-
-    def _id(self, frames: list[str]) -> int:
-        return self._ids.setdefault(tuple(frames), len(self._ids))
-
-    def table(self) -> pl.DataFrame:
-        """All of them (`STACKS`)."""
-        stacks = [[_frame(text) for text in frames] for frames in self._ids]
-        return pl.DataFrame({"stack_id": range(len(stacks)), "frames": stacks}, schema=STACKS.schema)
-
-
-def _frame(text: str) -> dict[str, str | int | None]:
-    found = _FRAME.match(text)
-    if found is None:
-        return {"file": "", "line": None, "function": text}
-    line = number(found["line"])
-    return {"file": found["file"], "line": line if line is not None and line < 1 << 31 else None,
-            "function": found["function"]}  # fmt: skip
 
 
 def _ends_of(frame: pl.DataFrame) -> tuple[int, int] | None:
@@ -417,22 +365,6 @@ def _instants(calls: pl.DataFrame) -> tuple[Ints, Ints]:
 def _launches_of(device: pl.DataFrame) -> tuple[Ints, Ints]:
     """Thread and time of each activity's launch; `NONE` where it is not known."""
     return device["launch_thread"].fill_null(NONE).to_numpy(), device["issue_ns"].fill_null(NONE).to_numpy()
-
-
-def _steps_table(step: pl.Series, start: pl.Series, end: pl.Series) -> pl.DataFrame:
-    return pl.DataFrame({"step": step, "start_ns": start, "end_ns": end}).select(
-        "step", "start_ns", "end_ns", pl.lit("kernels").alias("kind"), pl.lit(None, F64).alias("units"),
-        pl.lit(None, STR).alias("unit"),
-    )  # fmt: skip
-
-
-def _step_of(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The step around each instant; null outside the steps."""
-    t = at.to_numpy()
-    row = np.searchsorted(steps["start_ns"].to_numpy(), t, side="right") - 1
-    inside = (row >= 0) & (t < steps["end_ns"].to_numpy()[row])
-    found = steps["step"].gather(pl.Series(np.maximum(row, 0)))
-    return found.set(pl.Series(~inside), None)
 
 
 def _counted(reasons: Mapping[str, int]) -> str:

@@ -78,8 +78,14 @@ def rank_of(path: Path, said: int | None, pattern: re.Pattern[str] | None) -> in
     return int(named[1]) if named else None
 
 
-def host_of(path: Path, rank: int, device: str) -> str:
-    """The host of a rank: by the file's name, else ranks whose device numbers go with them share one."""
+def host_of(path: Path, rank: int, device: str, said: str | None = None) -> str:
+    """The host of a rank: as its trace says, else by the file's name.
+
+    Where neither says it, ranks whose device numbers go with them share one. A name that every host may give itself
+    says nothing.
+    """
+    if said and said.partition(".")[0] != "localhost":
+        return said
     named = _HANDLER.match(path.name)
     if named:
         return named["host"]

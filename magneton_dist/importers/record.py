@@ -88,7 +88,7 @@ def import_traces(
     said = max((t.world_size or 0 for t in ranks.values()), default=0)
     world = max(said, max(ranks) + 1)
     _write_calls(run, _aligned(ranks), world)
-    hosts = {rank: host_of(trace.path, rank, trace.device) for rank, trace in ranks.items()}
+    hosts = {rank: host_of(trace.path, rank, trace.device, trace.host) for rank, trace in ranks.items()}
     first = hosts[min(hosts)]
     manifest = Manifest(
         audit=name, variant=VARIANT, repeat=0, started=started, world_size=world, command=[], exit_code=0,

@@ -61,7 +61,9 @@ def rank_states(
         device: "cpu", or the GPU's UUID.
     """
     calls = flights(tables["collectives"], arrivals)
-    segments = (cpu_segments if device == CPU else gpu_segments)(tables, calls, window)
+    # of a trace without a device its operators are the activities; only a job that was recorded has stamps
+    by_stamps = device == CPU and not tables["activities"].height
+    segments = (cpu_segments if by_stamps else gpu_segments)(tables, calls, window)
     contended = contention(tables["stamps"], window) if device == CPU else None
     return RankStates(_table(segments, window), contended)
 

@@ -329,6 +329,57 @@ def test_hosts_by_file_name_and_device() -> None:
     assert host_of(Path("node3_4711.1700000000.pt.trace.json.gz"), 9, "cuda:1") == "node3"
     assert {host_of(Path("x"), rank, f"cuda:{rank % 8}") for rank in range(16)} == {"host of rank 0", "host of rank 8"}
     assert host_of(Path("x"), 3, "cuda:0") == "host of rank 3"
+    # what the trace says goes first, if it can tell hosts apart
+    assert host_of(Path("node3_4711.1700000000.pt.trace.json.gz"), 9, "cuda:1", "node7") == "node7"
+    assert host_of(Path("x"), 3, "cuda:0", "localhost.localdomain") == "host of rank 3"
+
+
+@pytest.fixture
+def on_cpus(write: Any, make: Any) -> Any:
+    """Two ranks without a device: 20 calls of gloo on 20 steps of 1 ms, to which rank 1 comes 400 us later."""
+
+    def written(**info: Any) -> Path:
+        for r in range(2):
+            events = []
+            for k in range(20):
+                at = T0 + 1000 * k
+                start, end = at + 300 + 400 * r, at + 800 + 60 * r  # ends differ: threads wake up late
+                events += [
+                    make.step(k, at, 1000), make.host("c10d::allreduce_", start - 10, 5),
+                    make.host("aten::addmm", at + 100, 100), make.host("aten::mm", at + 110, 20),
+                    make.host("gloo:all_reduce", start, end - start, "user_annotation", tid=2),
+                    make.host("aten::add_", at + 880, 20),
+                ]  # fmt: skip
+            path = write(
+                events, f"cpu/rank-{r}.json", distributedInfo={"rank": r, "world_size": 2, **info}, host_name="one",
+            )  # fmt: skip
+        return path.parent
+
+    return written
+
+
+def test_ranks_of_a_trace_without_a_device(on_cpus: Any, tmp_path: Path) -> None:
+    job = on_cpus(pg_count=1, pg_config=[{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}])
+    outcome = traces.audit_traces([job], tmp_path / "runs")
+    states = [rank.states for rank in outcome.audit.variants["trace"].ranks]
+    us = [{key.partition("/")[2]: round(share.s * 1e6) for key, share in of_rank.items()} for of_rank in states]
+    # by hand: a step computes for 100 + 20 us, waits for 400 us or not at all, and transfers from 700 to 800 or 860 us
+    assert us[0] == {"compute": 20 * 120, "wait": 20 * 400, "transfer": 20 * 100, "idle": 20 * 380}
+    assert us[1] == {"compute": 20 * 120, "transfer": 20 * 160, "idle": 20 * 720}
+    (finding,) = [f for f in outcome.audit.findings if f.kind == "straggler-wait"]
+    assert (finding.ranks, finding.seconds) == ([1], pytest.approx(20 * 400e-6))
+    assert any("its operators on the host are taken for what it computed" in note for note in outcome.audit.notes)
+    assert validate(RunRecord(outcome.folder / "trace" / "0")) == []
+    run = str(outcome.folder / "trace" / "0")
+    for kind in ("perfetto", "kernels", "waits", "states", "prometheus"):
+        assert command(["export", run, "--format", kind, "-o", str(tmp_path / kind)]) == 0
+
+
+def test_calls_are_of_the_only_group_just_where_there_is_only_one(on_cpus: Any, tmp_path: Path) -> None:
+    groups = [{"pg_name": name, "pg_size": 2, "ranks": [0, 1]} for name in "01"]
+    outcome = traces.audit_traces([on_cpus(pg_config=groups)], tmp_path / "runs")
+    assert any("its group is not recorded" in note for note in outcome.audit.notes)
+    assert "working/wait" not in outcome.audit.variants["trace"].ranks[0].states
 
 
 def test_folders_do_not_bring_those_within(tmp_path: Path) -> None:
