@@ -274,8 +274,8 @@ class Columns:
         return len(self.comms) - 1
 
 
-def _times(of: Callable[[Event], Scalar], events: Sequence[Event]) -> Floats:
-    """Times in µs; NaN where one is no number."""
+def _times(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Floats:
+    """Times in µs, or other numbers; NaN where one is none."""
     try:
         return np.fromiter(map(of, events), np.float64, len(events))
     except (TypeError, ValueError, OverflowError):

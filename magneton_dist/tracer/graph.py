@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import _push_mode as push_mode
 from magneton_dist.tracer.arguments import as_json, cut, plain
 from magneton_dist.tracer.contents import Contents
 from magneton_dist.tracer.fingerprints import Fingerprints
+from magneton_dist.tracer.kernels import Operator
 from magneton_dist.tracer.model import Model
 from magneton_dist.tracer.schemas import OVERWRITE, effects_of
 from magneton_dist.tracer.spool import Spool
@@ -81,7 +82,8 @@ class _Operator:
 class GraphRecorder(TorchDispatchMode):
     """Records the operators of one step at a time.
 
-    Set `phase` to ``"optimizer"`` between the hooks of an optimizer's step and to None outside. Nothing here
+    Set `phase` to ``"optimizer"`` between the hooks of an optimizer's step and to None outside, and `operator` to what
+    makes each one known to who captures kernels, under the time at which it was called. Nothing here
     raises: what fails is a fault in the record, and the operator returns its result.
     """
 
@@ -92,6 +94,7 @@ class GraphRecorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: str | None = None
+        self.operator: Operator | None = None
         self._spool = spool
         self._stacks = stacks
         self._values = Values()
@@ -149,8 +152,13 @@ class GraphRecorder(TorchDispatchMode):
             self._spool.fault("graph", error)
         if operator is None:
             return func(*args, **kwargs) if kwargs else func(*args)
+        known = self.operator
         operator.start_ns = monotonic_ns()
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        if known is None:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        else:
+            with known(operator.start_ns):
+                result = func(*args, **kwargs) if kwargs else func(*args)
         operator.end_ns = monotonic_ns()
         try:
             self._returned(operator, result)

@@ -17,7 +17,7 @@ from typing import Any, Callable, Protocol
 import torch
 
 from magneton_dist.tracer.environment import Capture
-from magneton_dist.tracer.kernels import KernelCapture
+from magneton_dist.tracer.kernels import KernelCapture, Operator
 from magneton_dist.tracer.spool import Spool
 from magneton_dist.tracer.stamps import Stamps
 from magneton_dist.tracer.updates import ParameterWatch
@@ -32,6 +32,7 @@ class Graph(Protocol):
     """What records the operators of a step: `magneton_dist.tracer.graph.GraphRecorder`."""
 
     phase: str | None
+    operator: Operator | None  # makes an operator known to who captures kernels
 
     def start(self, step: int) -> None:
         """Record from here on."""
@@ -255,11 +256,15 @@ class Steps:
             # those of traced steps are launched by known operators; their times are the recorder's too
             after = measured - self._capture.graph_steps
             wanted = self._recording or (after >= 0 and self._kernels.wanted(after))
-            if wanted and self._kernels.start():
+            if wanted and self._kernels.start(operators=self._recording):
                 self._with_kernels = self.step
+                if self._graph is not None:
+                    self._graph.operator = self._kernels.operator
 
     def _stop_kernels(self) -> None:
         if self._kernels is not None:
+            if self._graph is not None:
+                self._graph.operator = None
             self._kernels.stop(self.step)
 
     def _start_graph(self) -> None:

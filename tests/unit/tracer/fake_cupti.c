@@ -26,11 +26,14 @@ static int size_of(int32_t kind) {
     case 4: case 5: return 40;
     case 10: return 216;
     case 22: return 96;
+    case 39: return 24;
     }
     return 0;
 }
 
+#ifndef WITHOUT_REGISTER
 int cuptiActivityRegisterCallbacks(requested_t r, completed_t c) { requested = r; completed = c; return 0; }
+#endif
 int cuptiGetTimestamp(uint64_t *t) { *t = now(); return 0; }
 int cuptiGetResultString(int result, const char **text) {
     *text = result == 39 ? "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED" : "CUPTI_ERROR_UNKNOWN";
@@ -39,6 +42,8 @@ int cuptiGetResultString(int result, const char **text) {
 int cuptiActivityEnable(int kind) {
     const char *holder = getenv("FAKE_CUPTI_HELD");
     if (holder && kind == atoi(holder)) return 39;
+    const char *unknown = getenv("FAKE_CUPTI_UNKNOWN_KIND");
+    if (unknown && kind == atoi(unknown)) return 21;
     if (!base) base = now();
     enabled[kind] = 1;
     return 0;
@@ -46,11 +51,19 @@ int cuptiActivityEnable(int kind) {
 int cuptiActivityDisable(int kind) { enabled[kind] = 0; return 0; }
 int fake_enabled(int kind) { return enabled[kind]; }
 uint64_t fake_base(void) { return base; }
+#ifndef WITHOUT_EXTRAS
+static uint64_t pushed[8];
+static int depth;
+int cuptiActivityPushExternalCorrelationId(int kind, uint64_t id) { pushed[depth++] = kind == 5 ? id : 0; return 0; }
+int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *last) { *last = pushed[--depth]; return 0; }
+int fake_depth(void) { return depth; }
+uint64_t fake_last(void) { return pushed[0]; }
 int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped) {
     const char *lost = getenv("FAKE_CUPTI_DROPPED");
     *dropped = lost ? atoi(lost) : 0;
     return 0;
 }
+#endif
 
 int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) {
     uint8_t *next = *record ? *record + size_of(*(int32_t *)*record) : buffer;
@@ -64,6 +77,12 @@ static uint8_t *put(uint8_t *at, int32_t kind, uint64_t start, uint64_t end, uin
     memset(at, 0xAB, size_of(kind)); /* what nobody reads is not 0 */
     *(int32_t *)at = kind;
     uint32_t device = 0;
+    if (kind == 39) { /* `start` is the external id, `end` whose it is */
+        *(uint32_t *)(at + 4) = end;
+        *(uint64_t *)(at + 8) = start;
+        *(uint32_t *)(at + 16) = correlation;
+        return at + size_of(kind);
+    }
     if (kind == 4 || kind == 5) {
         *(uint64_t *)(at + 8) = base + start;
         *(uint64_t *)(at + 16) = base + end;
@@ -77,7 +96,12 @@ static uint8_t *put(uint8_t *at, int32_t kind, uint64_t start, uint64_t end, uin
     *(uint32_t *)(at + (kernel ? 48 : 40)) = stream;
     *(uint32_t *)(at + (kernel ? 92 : peers ? 60 : 44)) = correlation;
     *(uint64_t *)(at + (kernel ? 144 : peers ? 72 : 64)) = node;
-    if (kernel) *(const char **)(at + 104) = name;
+    if (kernel) {
+        *(const char **)(at + 104) = name;
+        *(int32_t *)(at + 52) = 11; /* blocks */
+        *(int32_t *)(at + 56) = 3;
+        *(int32_t *)(at + 60) = 1;
+    }
     return at + size_of(kind);
 }
 
@@ -98,6 +122,11 @@ int cuptiActivityFlushAll(uint32_t flag) {
             at = put(at, 2, 33000, 33500, 7, 14, 0, 0);
             at = put(at, 22, 34000, 34600, 7, 16, 0, 0);
             at = put(at, 10, 40000, 41000, 7, 15, "gemm", 77);
+            if (enabled[39]) { /* comes after what it speaks of */
+                at = put(at, 39, 5, 4, 0, 11, 0, 0); /* of torch's profiler, not ours */
+                at = put(at, 39, 123456789012345, 5, 0, 11, 0, 0);
+                at = put(at, 39, 123456789099999, 5, 0, 15, 0, 0);
+            }
         }
         completed(0, 0, buffer, size, at - buffer);
     }

@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +22,18 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
+    return compiled(tmp_path / "libcupti.so.13")
+
+
+def compiled(path: Path, *without: str) -> str:
+    """The library, without these of its functions."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    path = tmp_path / "libcupti.so.13"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)], check=True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    left_out = [f"-DWITHOUT_{name}" for name in without]
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", *left_out, "-o", str(path), str(SOURCE)], check=True)
     return str(path)
 
 
@@ -57,6 +64,70 @@ def test_buffers_become_a_trace_that_the_importer_reads(library: str, tmp_path: 
     cupti.start()
     cupti.stop(str(tmp_path / "again.json"))
     assert read_device(tmp_path / "again.json").rows.height == 6
+
+
+def test_blocks_and_graph_nodes_are_told_in_kinetos_words(library: str, tmp_path: Path) -> None:
+    cupti = Cupti(library)
+    cupti.start()
+    cupti.stop(str(tmp_path / "trace.json"))
+    rows = read_device(tmp_path / "trace.json").rows
+    kernels = rows.filter(rows["kind"] != "memcpy").select("name", "sm_share", "graph_node", "called_ns").rows()
+    assert kernels == [
+        ("gemm", 0.25, None, None), (NCCL, 0.25, None, None), ("Memset", None, None, None),
+        ("gemm", 0.25, 77, None),  # 33 blocks on 132 SMs
+    ]  # fmt: skip
+    assert cupti.missing == {}
+
+
+def test_operators_are_pushed_around_their_calls_and_found_at_their_kernels(library: str, tmp_path: Path) -> None:
+    cupti, fake = Cupti(library), ctypes.CDLL(library)
+    fake.fake_last.restype = ctypes.c_uint64
+    cupti.start()
+    assert cupti.operator is None  # nobody asked
+    cupti.drop()
+    cupti.start(operators=True)
+    assert cupti.operator is not None
+    with cupti.operator(123456789012345):
+        assert (fake.fake_depth(), fake.fake_last()) == (1, 123456789012345)
+    assert fake.fake_depth() == 0
+    cupti.stop(str(tmp_path / "trace.json"))
+    rows = read_device(tmp_path / "trace.json").rows
+    assert rows.drop_nulls("called_ns").select("name", "start_ns", "called_ns").rows() == [
+        ("gemm", fake_base(fake) + 10_000, 123456789012345),
+        ("gemm", fake_base(fake) + 40_000, 123456789099999),  # a node of a graph, which that operator launched
+    ]
+    assert not fake.fake_enabled(39)
+
+
+def fake_base(fake: Any) -> int:
+    fake.fake_base.restype = ctypes.c_uint64
+    return int(fake.fake_base())
+
+
+def test_a_library_that_lacks_what_kernels_need_says_what(tmp_path: Path) -> None:
+    with pytest.raises(CuptiError, match="has no cuptiActivityRegisterCallbacks: it is older or newer"):
+        Cupti(compiled(tmp_path / "libcupti.so.12", "REGISTER"))
+
+
+def test_what_else_a_library_lacks_is_left_out_with_the_reason(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CUPTI_UNKNOWN_KIND", "22")
+    cupti = Cupti(compiled(tmp_path / "libcupti.so.12", "EXTRAS"))
+    cupti.start(operators=True)
+    assert cupti.operator is None
+    cupti.stop(str(tmp_path / "trace.json"))
+    assert cupti.missing == {
+        "operators": "this library has no cuptiActivityPushExternalCorrelationId, "
+        "cuptiActivityPopExternalCorrelationId",
+        "copies between devices": "cuptiActivityEnable: CUPTI_ERROR_UNKNOWN (21)",
+        "records that were dropped": "this library has no cuptiActivityGetNumDroppedRecords",
+    }
+    seen = read_device(tmp_path / "trace.json")
+    assert (seen.rows.height, seen.lost) == (6, 0)
+    monkeypatch.setenv("FAKE_CUPTI_UNKNOWN_KIND", "10")
+    with pytest.raises(CuptiError, match="21"):  # without kernels it is of no use
+        Cupti(library).start()
 
 
 def test_what_is_given_up_leaves_nothing(library: str) -> None:

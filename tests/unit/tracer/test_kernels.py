@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +17,10 @@ import torch
 from magneton_dist.tracer import cupti
 from magneton_dist.tracer.cupti import CuptiError
 from magneton_dist.tracer.environment import Capture
+from magneton_dist.tracer.graph import GraphRecorder
 from magneton_dist.tracer.kernels import KernelCapture
+from magneton_dist.tracer.rows import FIELDS, OPERATOR
+from magneton_dist.tracer.stacks import Stacks
 from magneton_dist.tracer.stamps import Stamps
 from magneton_dist.tracer.steps import Steps
 
@@ -25,8 +28,10 @@ from magneton_dist.tracer.steps import Steps
 class Profiler:
     """Stands in for torch's, which has no GPU here."""
 
+    asked: ClassVar[list[list[Any]]] = []
+
     def __init__(self, activities: list[Any]) -> None:
-        assert activities == [torch.profiler.ProfilerActivity.CUDA]
+        self.asked.append(activities)
 
     def start(self) -> None:
         pass
@@ -109,7 +114,10 @@ def test_the_jobs_own_profiler_goes_first(rows: Any, tmp_path: Path, monkeypatch
 TAKES_OVER = """
 import sys
 import torch
+from magneton_dist.tracer.graph import GraphRecorder
 from magneton_dist.tracer.kernels import KernelCapture
+from magneton_dist.tracer.rows import FIELDS, OPERATOR
+from magneton_dist.tracer.stacks import Stacks
 
 real, CPU = torch.profiler.profile, torch.profiler.ProfilerActivity.CPU
 torch.cuda.is_initialized = lambda: True
@@ -159,7 +167,7 @@ def test_a_trace_that_cannot_be_written_ends_it(rows: Any, tmp_path: Path, gpu: 
 class Held:
     """CUPTI, which another profiler holds."""
 
-    def start(self) -> None:
+    def start(self, operators: bool) -> None:
         raise CuptiError("cuptiActivityEnable: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)")
 
     def stop(self, path: str) -> int:
@@ -185,7 +193,10 @@ def test_cupti_captures_where_it_can(
     rows: Any, tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Free:
-        def start(self) -> None:
+        missing: ClassVar[dict[str, str]] = {"shares of SMs": "no such device"}
+        operator = None
+
+        def start(self, operators: bool) -> None:
             pass
 
         def stop(self, path: str) -> int:
@@ -194,7 +205,30 @@ def test_cupti_captures_where_it_can(
     monkeypatch.setattr(cupti, "Cupti", Free)
     assert play(rows, tmp_path, 3, by="cupti") == ["warm-up", "kernels", "measured"]
     assert traces(rows)[0]["wall_ahead_ns"] == 17
-    assert not rows.of("fault")
+    assert not traces(rows)[0]["operators"]
+    assert rows.of("fault") == [["kernels", "no shares of SMs: no such device"]]
+
+
+def test_where_cupti_fails_later_the_profiler_captures_from_there_on(
+    rows: Any, tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails:
+        missing: ClassVar[dict[str, str]] = {}
+        operator = None
+
+        def start(self, operators: bool) -> None:
+            pass
+
+        def stop(self, path: str) -> int:
+            raise CuptiError("cuptiActivityFlushAll: CUPTI_ERROR_UNKNOWN (999)", 999)
+
+    monkeypatch.setattr(cupti, "Cupti", Fails)
+    assert play(rows, tmp_path, 5, by="cupti") == ["warm-up", "kernels", "measured", "measured", "kernels"]
+    assert len(traces(rows)) == 1  # of the second
+    assert rows.of("fault") == [[
+        "kernels by cupti", "a trace of kernels is lost: cuptiActivityFlushAll: CUPTI_ERROR_UNKNOWN (999): "
+        "torch.profiler captures them instead",
+    ]]  # fmt: skip
 
 
 def test_steps_that_are_numbered_anew_leave_a_trace_each(rows: Any, tmp_path: Path, gpu: None) -> None:
@@ -212,3 +246,69 @@ def test_steps_that_are_numbered_anew_leave_a_trace_each(rows: Any, tmp_path: Pa
         steps.called(None, None)
     assert len({trace["file"] for trace in traces(rows)}) == len(traces(rows)) == 4
     assert not rows.of("fault")
+
+
+def test_operators_of_a_recorded_step_stand_in_the_profilers_trace_under_their_times(
+    rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder and torch's own profiler; only the GPU is pretended."""
+    real, kinds = torch.profiler.profile, torch.profiler.ProfilerActivity
+    asked: list[list[Any]] = []
+
+    def profile(activities: list[Any]) -> Any:
+        asked.append(activities)
+        return real(activities=[kinds.CPU])
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.profiler, "profile", profile)
+    recorder = GraphRecorder(rows, Stacks(rows, "none"))
+    steps = Steps(
+        rows, Stamps(rows), Capture(warmup_steps=0, graph_steps=1), start_ns=None, open_graph=lambda: recorder,
+        warmed_up=lambda: None, stop=lambda: None, kernels=KernelCapture(rows, str(tmp_path), 3, 1),
+    )  # fmt: skip
+    for _ in range(3):  # the first is recorded, with kernels; the second has kernels, the third nothing
+        (torch.ones(3, 3) @ torch.ones(3, 3)).add_(1)
+        steps.called(None, None)
+    steps.finish()
+    assert asked == [[kinds.CUDA, kinds.CPU], [kinds.CUDA]]
+    first, second = traces(rows)
+    assert (first["operators"], second["operators"]) == (True, False)
+    start_ns, op = FIELDS["op"].index("start_ns"), FIELDS["op"].index("name")
+    called = {f"{OPERATOR}{row[start_ns]}": row[op] for row in rows.of("op")}
+    events = json.loads((tmp_path / first["file"]).read_text())["traceEvents"]
+    spans = {e["name"]: (e["ts"], e["ts"] + e["dur"]) for e in events if str(e.get("name")).startswith(OPERATOR)}
+    assert spans.keys() == called.keys()
+    (product,) = (spans[name] for name, op in called.items() if op == "aten.mm.default")
+    around, within = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "aten::mm")
+    assert around[0] <= product[0] <= within[0] <= within[1] <= product[1] <= around[1]  # it is called again, within
+    assert recorder.operator is None
+    assert not rows.of("fault")
+
+
+def test_cupti_is_left_to_a_profiler_that_begins_and_the_next_steps_are_torchs(
+    rows: Any, tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[bool] = []
+
+    class Free:
+        missing: ClassVar[dict[str, str]] = {}
+        operator = None
+
+        def start(self, operators: bool) -> None:
+            pass
+
+        def drop(self) -> None:
+            dropped.append(True)
+
+    monkeypatch.setattr(cupti, "Cupti", Free)
+    capture = KernelCapture(rows, str(tmp_path), 1, 1, "cupti")
+    assert capture.start()
+    with torch.autograd.profiler.profile():
+        assert dropped == [True]
+        assert not capture.start()
+    assert capture.start()
+    capture.stop(3)
+    assert len(traces(rows)) == 1
+    assert rows.of("fault")[0] == [
+        "kernels by cupti", "another profiler began: torch.profiler captures them instead",
+    ]  # fmt: skip
