@@ -79,13 +79,17 @@ def _runs(folder: Path) -> list[RunRecord]:
 
 
 def _names(both: tuple[list[RunRecord], list[RunRecord]]) -> tuple[str, str]:
-    """What to call the two sides: by variant, then by audit and variant, then by folder."""
+    """What to call the two sides: by variant, then by repeat or by audit, then by folder."""
     firsts = [runs[0] for runs in both]
-    variants = [run.manifest.variant for run in firsts]
-    audits = [f"{run.manifest.audit}/{run.manifest.variant}" for run in firsts]
-    folders = [f"{run.folder.resolve().parent.parent.name}/{run.manifest.variant}" for run in firsts]
-    runs = [f"{folder}/{run.folder.name}" for folder, run in zip(folders, firsts, strict=True)]
-    for a, b in (variants, audits, folders, runs):
+    manifests = [run.manifest for run in firsts]
+    folders = [run.folder.resolve().parent.parent for run in firsts]
+    repeats = [f"/{run.folder.name}" if len(runs) == 1 else "" for run, runs in zip(firsts, both, strict=True)]
+    variants = [m.variant for m in manifests]
+    runs = [m.variant + repeat for m, repeat in zip(manifests, repeats, strict=True)]
+    in_audits = [f"{m.audit}/{m.variant}" for m in manifests]
+    in_folders = [f"{folder.name}/{run}" for folder, run in zip(folders, runs, strict=True)]
+    same = folders[0] == folders[1]
+    for a, b in (variants, runs if same else in_audits, in_folders):
         if a != b:
             return a, b
     return f"{runs[0]} (a)", f"{runs[1]} (b)"

@@ -87,7 +87,7 @@ def conclude(
         other_comparisons=comparisons[1:],
         regions=_in_turn([c.regions for c in compared])[:MOST_REGIONS],
         findings=sorted(findings, key=weight, reverse=True),
-        missing=_once([*missing, *(m for f in facts for m in f.missing)]),
+        missing=_once([*missing, *_missing(variants)]),
         notes=_once([
             *notes, *(n for c in compared for n in c.notes), *unread, *_assumed(runs.values(), findings),
             *_run_notes(variants, runs),
@@ -238,6 +238,14 @@ def _run_notes(variants: dict[str, list[RunFacts]], runs: dict[str, VariantRuns]
             notes += [f"{name}: {note}" for note in (*f.notes, *f.manifest.disturbed)]
             notes += [f"{name}: rank {rank}: {note}" for rank, s in f.ranks.items() for note in s.notes]
     return notes
+
+
+def _missing(variants: dict[str, list[RunFacts]]) -> Iterator[str]:
+    """What did not arrive, with the run that it is of where there are several."""
+    for name, facts in variants.items():
+        for f in facts:
+            of = f"{name} repeat {f.manifest.repeat}: " if len(facts) > 1 else f"{name}: " if len(variants) > 1 else ""
+            yield from (f"{of}{what}" for what in f.missing)
 
 
 def _once(lines: Sequence[str]) -> list[str]:

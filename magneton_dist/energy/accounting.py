@@ -120,7 +120,7 @@ def account(
         residual_j=energy.residual_j,
         counter_j=energy.counter_j,
         energy_kind=_kind(rank, supply),
-        energy_source=rank.meter.source if rank.meter else "no meter",
+        energy_source=_source(rank, supply),
         unmeasured_s=energy.unmeasured_s,
         unjoined_s=_unjoined_s(tables["activities"], timeline.states),
         steps=steps.height,
@@ -138,6 +138,13 @@ def account(
         notes=tuple(notes),
     )
     return RankAccount(summary, timeline.states, power)
+
+
+def _source(rank: RankRun, supply: Supply) -> str:
+    """Where its joules come from, in words; the watts may be others than those that its meter stood for."""
+    if supply.profile is not None and rank.meter and rank.meter.name != f"modelled:{supply.profile.name}":
+        return supply.profile.source
+    return rank.meter.source if rank.meter else "no meter"
 
 
 def _corroborated(

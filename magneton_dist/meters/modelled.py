@@ -25,7 +25,7 @@ class ModelledMeter:
         self.profile = profile
         self.name = f"modelled:{profile.name}"
         self.device = device
-        self.source = f"modelled: {profile.device} by state, profile {profile.name}. {profile.caution.rstrip('.')}"
+        self.source = profile.source
 
     def read(self) -> Reading:
         """A reading without figures: states are known only after the run."""

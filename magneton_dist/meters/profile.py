@@ -93,6 +93,11 @@ class Profile(_Strict):
             raise ValueError(f"watts: {', '.join(missing)} missing")
         return self
 
+    @property
+    def source(self) -> str:
+        """What joules modelled with it are, in words."""
+        return f"modelled: {self.device} by state, profile {self.name}. {self.caution.rstrip('.')}"
+
     def states(self) -> dict[str, Watts]:
         """Watts by key, with ``unresolved``: without kernel data it may be anything from idle to compute."""
         idle, compute = self.watts["context_idle"], self.watts["compute"]

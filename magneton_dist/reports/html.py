@@ -31,7 +31,7 @@ from magneton_dist.reports.figures import (
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import largest_amount, region_values, shown_regions
-from magneton_dist.reports.story import comparison_headline, doubts, headline, saved_words
+from magneton_dist.reports.story import comparison_headline, doubts, headline, is_baseline, saved_words
 from magneton_dist.reports.waits import wait_charts
 
 MAX_FINDINGS = 50
@@ -127,7 +127,7 @@ def _keys(audit: Audit) -> list[Values]:
     comparison = audit.comparison
     keys: list[Values] = []
     if comparison is None:
-        for variant in audit.variants.values():
+        for variant in (v for v in audit.variants.values() if v.runs):
             if variant.energy_j is not None:
                 keys.append({"label": "Energy", **_figure(variant.energy_j, "J", audit.energy_kind)})
             keys.append({"label": "Time", **_figure(variant.time_s, "s", "")})
@@ -248,13 +248,13 @@ def _variants(audit: Audit) -> list[Values]:
     kind = audit.energy_kind
     rows: list[Values] = []
     for name, variant in audit.variants.items():
-        baseline = audit.comparison is None or name == audit.comparison.baseline
+        baseline = is_baseline(audit, name)
         failed = any(variant.exit_codes)
         rows.append({
             "name": one_line(name, 60),
             "energy": variant.energy_j and _figure(variant.energy_j, "J", kind),
             "per_unit": variant.energy_per_unit_j and _figure(variant.energy_per_unit_j, "J", kind),
-            "time": _figure(variant.time_s, "s", ""),
+            "time": _figure(variant.time_s, "s", "") if variant.runs else None,
             "steps": f"{variant.steps:,}",
             "units": "unknown" if variant.units is None else f"{variant.units:,.0f}",
             "agree": "baseline" if baseline else _AGREE[variant.values_agree],

@@ -28,6 +28,10 @@ def headline(audit: Audit) -> Headline:
     names = ", ".join(one_line(name, 60) for name in audit.variants) or "nothing"
     if not any(variant.runs for variant in audit.variants.values()):
         return Headline("not audited", f"No run of {names} could be counted.", "", waste=False)
+    empty = [one_line(name, 60) for name, variant in audit.variants.items() if not variant.runs]
+    if empty:
+        why = f"Nothing that was recorded of {', '.join(empty)} can be counted, so nothing was compared."
+        return Headline("not compared", why, "", waste=False)
     if not audit.findings:
         part = "what was recorded of " if doubts(audit) else ""
         return _uneven(audit, names) or Headline("audited alone", f"No waste found in {part}{names}.", "", waste=False)
@@ -45,6 +49,13 @@ def _uneven(audit: Audit, names: str) -> Headline | None:
     most = max(others, key=lambda c: c.saved_share, default=None)
     why = "" if most is None else f"{one_line(most.what)} alone, as fast as its like, {percent(most.saved_share)} less."
     return Headline("audited alone", told, why, waste=False)
+
+
+def is_baseline(audit: Audit, name: str) -> bool:
+    """Is this variant what the others are compared with, or the only one?"""
+    if audit.comparison is not None:
+        return name == audit.comparison.baseline
+    return audit.variants[name].runs > 0 and next(iter(audit.variants)) == name
 
 
 def saved_words(audit: Audit) -> str:

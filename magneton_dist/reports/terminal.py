@@ -39,6 +39,7 @@ from magneton_dist.reports.story import (
     doubts,
     headline,
     idle_sentence,
+    is_baseline,
     saved_words,
     shown_states,
     worst_ranks,
@@ -113,14 +114,14 @@ def _variants(audit: Audit) -> Table:
     table.add_column("Values")
     for name, result in audit.variants.items():
         agree = {True: "agree", False: "DIFFER", None: "not checked"}[result.values_agree]
-        if audit.comparison is None or name == audit.comparison.baseline:
+        if is_baseline(audit, name):
             agree = "baseline"
         values = Text(agree, "bold red" if agree == "DIFFER" else "").append(f"\n{_runs(result)}", "dim")
         table.add_row(
             Text(one_line(name, 60), "bold"),
             _figure(result.energy_j, "J", audit.energy_kind),
             _figure(result.energy_per_unit_j, "J", audit.energy_kind),
-            _figure(result.time_s, "s", None),
+            _figure(result.time_s if result.runs else None, "s", None),
             values,
         )
     return table

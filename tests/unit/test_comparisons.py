@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from magneton_dist.meters import load_profile
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
 from magneton_dist.records.store import load, write_manifest
+from magneton_dist.reports.story import headline
 from magneton_dist.tracer.rows import FIELDS
 
 S = 1_000_000_000
@@ -99,9 +101,12 @@ def test_names_tell_the_sides_apart(two: tuple[Path, Path], tmp_path: Path) -> N
     made(tmp_path, "later", "base", 0, 20)
     assert list(compare_records(two[0], tmp_path / "later").audit.variants) == ["monday/base", "later/base"]
     runs = two[0] / "base"
-    assert list(compare_records(runs / "0", runs / "1").audit.variants) == ["monday/base/0", "monday/base/1"]
+    assert list(compare_records(runs / "0", runs / "1").audit.variants) == ["base/0", "base/1"]
     itself = compare_records(runs / "0", runs / "0").audit
-    assert list(itself.variants) == ["monday/base/0 (a)", "monday/base/0 (b)"]
+    assert list(itself.variants) == ["base/0 (a)", "base/0 (b)"]
+    whole = compare_records(runs, runs / "0").audit
+    assert list(whole.variants) == ["base", "base/0"]
+    assert "base: only the first 1 of 4 repeats have a counterpart" in whole.notes
     assert APART not in itself.notes
 
 
@@ -112,12 +117,34 @@ def test_the_rules_are_those_of_the_baselines_audit(two: tuple[Path, Path]) -> N
     assert "base takes 33.3% less time than new" in comparison.reason
 
 
+def test_other_watts_are_named(two: tuple[Path, Path]) -> None:
+    assert compare_records(*two).audit.energy_source == "modelled: H200"
+    other = compare_records(*two, profile=load_profile("a100")).audit
+    assert "A100" in other.energy_source
+    assert "H200" not in other.energy_source
+
+
 def test_what_is_no_record_or_too_much_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
     made(tmp_path, "monday", "other", 0, 20)
     with pytest.raises(RecordError, match="audit of several variants: base, other"):
         compare_records(*two)
     with pytest.raises(RecordError, match="holds no record"):
         compare_records(tmp_path / "nowhere", two[1])
+
+
+def test_what_a_side_lacks_is_said_of_that_side(two: tuple[Path, Path], capsys) -> None:  # type: ignore[no-untyped-def]
+    runs = two[0] / "base" / "0", two[1] / "new" / "0"
+    shutil.rmtree(runs[1] / "ranks" / "00001")
+    assert "new: rank 1: no record" in compare_records(*runs).audit.missing
+    assert "new repeat 0: rank 1: no record" in compare_records(*two).audit.missing
+    shutil.rmtree(runs[1] / "ranks" / "00000")
+    capsys.readouterr()
+    assert command(["compare", *map(str, runs)]) == 3
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["new", "unknown", "unknown", "unknown", "not", "checked"] in rows
+    nothing = compare_records(*runs).audit
+    assert (nothing.comparison, headline(nothing).verdict) == (None, "not compared")
+    assert headline(nothing).sentence.startswith("Nothing that was recorded of new can be counted")
 
 
 def test_from_python(two: tuple[Path, Path]) -> None:
