@@ -133,5 +133,4 @@ def _with(found: dict[int, Finding], new: Sequence[Finding], outcome: Outcome) -
     known = [finding.where.operators for finding in findings if finding.kind == "knob"]
     findings += [finding for finding in new if finding.where.operators not in known]
     audit = msgspec.structs.replace(outcome.audit, findings=findings)
-    keep(audit, outcome.folder)
-    return replace(outcome, audit=audit)
+    return replace(outcome, audit=keep(audit, outcome.folder))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from magneton_dist.diagnosis.operators import Diagnosis
-from magneton_dist.errors import RecordError
 from magneton_dist.records.audit import Audit, Finding
 
 DIAGNOSES = "diagnoses.json"
@@ -23,42 +25,59 @@ def told(finding: Finding, diagnosis: Diagnosis) -> Finding:
     )  # fmt: skip
 
 
-def keep(audit: Audit, folder: Path) -> None:
+def keep(audit: Audit, folder: Path) -> Audit:
     """Keep the diagnoses of `audit`, and the findings that came of some, beside its record and those kept there.
 
-    Raises:
-        RecordError: what is kept there is damaged.
+    Returns:
+        `audit` with those that another one kept meanwhile, too.
     """
     mine = {_key(f): f for f in audit.findings if f.diagnosis and f.kind in (*OF_OPERATORS, "knob")}
-    kept = list((_kept(folder) | mine).values())  # another one may have kept some meanwhile
-    write_whole(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+    with _alone(folder):
+        theirs, notes = _kept(folder)
+        kept = theirs | mine
+        write_whole(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(list(kept.values())), indent=2) + b"\n")
+    return _with(kept, notes, audit)
 
 
 def remembered(audit: Audit, folder: Path) -> Audit:
-    """`audit` with the diagnoses that were kept in `folder`.
+    """`audit` with the diagnoses that were kept in `folder`; where they are damaged, a note that says so."""
+    return _with(*_kept(folder), audit)
 
-    Raises:
-        RecordError: they are damaged.
-    """
-    kept = _kept(folder)
-    findings = []
+
+def _with(kept: Mapping[str, Finding], notes: Sequence[str], audit: Audit) -> Audit:
+    findings, left = [], dict(kept)
     for finding in audit.findings:
-        known = kept.pop(_key(finding), None)
+        known = left.pop(_key(finding), None)
         if known is not None:
             finding = told(finding, Diagnosis(known.proof, known.cause, known.fix, known.diagnosis))
         findings.append(finding)
-    findings += [finding for finding in kept.values() if finding.kind == "knob"]
-    return msgspec.structs.replace(audit, findings=findings)
+    findings += [finding for finding in left.values() if finding.kind == "knob"]
+    return msgspec.structs.replace(audit, findings=findings, notes=[*audit.notes, *notes])
 
 
-def _kept(folder: Path) -> dict[str, Finding]:
+def _kept(folder: Path) -> tuple[dict[str, Finding], list[str]]:
+    """What is kept there; a file that cannot be read is set aside, which is noted."""
     path = folder / DIAGNOSES
-    if not path.is_file():
-        return {}
     try:
-        return {_key(finding): finding for finding in msgspec.json.decode(path.read_bytes(), type=list[Finding])}
+        return {_key(f): f for f in msgspec.json.decode(path.read_bytes(), type=list[Finding])}, []
+    except FileNotFoundError:
+        return {}, []
     except (OSError, msgspec.MsgspecError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(path), do="delete it and run explain again") from error
+        aside = path.with_name(f"{DIAGNOSES}.damaged")
+        what = f"{DIAGNOSES}: causes that were found before cannot be read ({error})"
+        try:
+            path.replace(aside)
+        except OSError as why:
+            return {}, [f"{what}, nor can it be set aside: {why.strerror}"]
+        return {}, [f"{what}; it was set aside as {aside.name}: run explain again"]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other one keeps causes in this folder meanwhile."""
+    with (folder / f".{DIAGNOSES}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        yield
 
 
 def _key(finding: Finding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from magneton_dist.config import seconds_of
 from magneton_dist.diagnosis.explain import worth_telling
 from magneton_dist.diagnosis.kept import keep, remembered, told
 from magneton_dist.diagnosis.operators import Diagnosis
-from magneton_dist.errors import MagnetonError, RecordError
+from magneton_dist.errors import MagnetonError
 from magneton_dist.records.audit import (
     Audit,
     Cause,
@@ -72,9 +73,22 @@ def test_a_kept_diagnosis_comes_back_with_the_same_finding_only(tmp_path: Path):
     other = msgspec.structs.replace(FINDING, variant="b")
     assert remembered(msgspec.structs.replace(AUDIT, findings=[other]), tmp_path).findings == [other, knob]
     assert remembered(AUDIT, tmp_path / "elsewhere") == AUDIT
-    (tmp_path / "diagnoses.json").write_text("[")
-    with pytest.raises(RecordError, match="cannot be read"):
-        remembered(AUDIT, tmp_path)
+
+
+def test_kept_diagnoses_that_are_cut_short_are_set_aside_and_said(tmp_path: Path):
+    known = told(FINDING, Diagnosis("proved", CAUSE, "In a: `x`", ["proved: x"]))
+    audit = msgspec.structs.replace(AUDIT, findings=[known])
+    keep(audit, tmp_path)
+    whole = (tmp_path / "diagnoses.json").read_bytes()
+    (tmp_path / "diagnoses.json").write_bytes(whole[:-20])
+    found = remembered(AUDIT, tmp_path)
+    assert found.findings == AUDIT.findings
+    (note,) = found.notes
+    assert "set aside as diagnoses.json.damaged" in note
+    assert (tmp_path / "diagnoses.json.damaged").read_bytes() == whole[:-20]
+    assert remembered(AUDIT, tmp_path) == AUDIT
+    assert keep(audit, tmp_path) == audit
+    assert (tmp_path / "diagnoses.json").read_bytes() == whole
 
 
 def test_what_another_one_kept_meanwhile_stays(tmp_path: Path):
@@ -82,8 +96,27 @@ def test_what_another_one_kept_meanwhile_stays(tmp_path: Path):
     audit = msgspec.structs.replace(AUDIT, findings=[FINDING, other])
     one, two = (told(finding, Diagnosis("proved", CAUSE, "In a: `x`", ["proved: x"])) for finding in (FINDING, other))
     keep(msgspec.structs.replace(audit, findings=[one, other]), tmp_path)
-    keep(msgspec.structs.replace(audit, findings=[FINDING, two]), tmp_path)
+    assert keep(msgspec.structs.replace(audit, findings=[FINDING, two]), tmp_path).findings == [one, two]
     assert remembered(audit, tmp_path).findings == [one, two]
+
+
+def test_many_at_once_lose_nothing(tmp_path: Path):
+    """Each keeps a finding of its own, in a process of its own, as two `explain` would."""
+    alike = [msgspec.structs.replace(FINDING, ranks=[rank]) for rank in range(24)]
+    context = multiprocessing.get_context("fork")
+    keeping = [context.Process(target=_keep_one, args=(finding, tmp_path)) for finding in alike]
+    for process in keeping:
+        process.start()
+    for process in keeping:
+        process.join()
+    assert [process.exitcode for process in keeping] == [0] * 24
+    found = remembered(msgspec.structs.replace(AUDIT, findings=alike), tmp_path).findings
+    assert [finding.proof for finding in found] == ["proved"] * 24
+
+
+def _keep_one(finding: Finding, folder: Path) -> None:
+    known = told(finding, Diagnosis("proved", CAUSE, "", ["proved: x"]))
+    keep(msgspec.structs.replace(AUDIT, findings=[known]), folder)
 
 
 def test_only_a_proved_cause_that_costs_time_makes_a_finding():
