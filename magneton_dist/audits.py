@@ -268,7 +268,7 @@ def conclude_runs(
                 result = _with_counterfactuals(result, done, watts)
     knobs = snapshots(facts, runs)
     result = msgspec.structs.replace(
-        result, settings=differences(knobs), notes=[*result.notes, *advised(knobs, runs)]
+        result, settings=differences(knobs), notes=[*result.notes, *advised(knobs, facts, runs)]
     )
     result = with_arguments(with_waits(result), Sides(runs))
     return Outcome(remembered(result, folder), folder, bands)

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from magneton_dist.detect.comparison import RunFacts
-from magneton_dist.detect.knobs import advice
+from magneton_dist.detect.knobs import Spent, advice
+from magneton_dist.detect.runs import weakest
 from magneton_dist.detect.source_lines import user_frames
 from magneton_dist.meters import Profile, load_profile
 from magneton_dist.pipeline import MODELLED
+from magneton_dist.records.audit import StateShare
 from magneton_dist.records.store import RunRecord
+from magneton_dist.timeline.states import CPU
 
 STANDS_IN = "h200"  # profile of a device that nobody modelled: what an idle one would draw
 
@@ -41,9 +44,31 @@ def snapshots(facts: Mapping[str, Sequence[RunFacts]], runs: Runs) -> dict[str, 
     return knobs
 
 
-def advised(knobs: Mapping[str, Mapping[str, str]], runs: Runs) -> list[str]:
-    """Advice on the settings of each variant (`snapshots`), with the line that sets them where its source is here."""
-    return [line for name, known in knobs.items() for line in advice(name, known, _sources(runs[name].values()))]
+def advised(
+    knobs: Mapping[str, Mapping[str, str]], facts: Mapping[str, Sequence[RunFacts]], runs: Runs
+) -> list[str]:
+    """Advice on the settings of each variant (`snapshots`).
+
+    With the line that sets them where its source is here, and with what they can have cost at most in its first run.
+    """
+    return [
+        line
+        for name, known in knobs.items()
+        for line in advice(name, known, _sources(runs[name].values()), _spent(facts[name][0]))
+    ]
+
+
+def _spent(facts: RunFacts) -> Spent:
+    ranks = list(facts.ranks.values())
+    by_activity: dict[str, list[StateShare]] = {}
+    for rank in ranks:
+        for state, share in rank.states.items():
+            by_activity.setdefault(state.partition("/")[2], []).append(share)
+    sums = {}
+    for activity, shares in by_activity.items():
+        joules = [share.j for share in shares if share.j is not None]
+        sums[activity] = StateShare(sum(s.s for s in shares), sum(joules) if len(joules) == len(shares) else None)
+    return Spent(sums, weakest(r.energy_kind for r in ranks), any(r.device != CPU for r in ranks))
 
 
 def _sources(runs: Iterable[RunRecord]) -> list[Path]:

@@ -15,7 +15,7 @@ from magneton_dist.detect.comparison import RunFacts, check_values, compare_vari
 from magneton_dist.detect.operators.alone import alone as idle_operators
 from magneton_dist.detect.regions.classes import RunAll
 from magneton_dist.detect.regions.records import Load, PairedSteps
-from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended, total_j
+from magneton_dist.detect.runs import CONTENDED, VariantRuns, most_contended, total_j, weakest
 from magneton_dist.detect.values import ValuesCheck
 from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import RecordError
@@ -78,7 +78,7 @@ def conclude(
         name=name,
         started=started,
         machine=_machine(facts),
-        energy_kind=min((r.energy_kind for r in runs.values() if r.repeats), key=_weakness, default="unmeasured"),
+        energy_kind=weakest(r.energy_kind for r in runs.values() if r.repeats),
         energy_source=_distinct(s.energy_source for s in every) or "no rank left a record",
         variants={
             v: _variant(variants[v], runs[v], checks.get(v), rules, is_baseline=v == baseline) for v in variants
@@ -120,10 +120,6 @@ def _assumed(runs: Iterable[VariantRuns], findings: Sequence[Finding]) -> Iterat
                 f"{variant.name}: joules of findings are above what an idle device would draw; those watts are not "
                 f"measured but of {variant.profile.device}, profile {variant.profile.name} (calibrate measures them)"
             )
-
-
-def _weakness(kind: str) -> int:
-    return ["unmeasured", "modelled", "apportioned", "replayed", "measured"].index(kind)
 
 
 def _in_turn(ranked: Sequence[Sequence[RegionResult]]) -> list[RegionResult]:

@@ -42,9 +42,7 @@ class VariantRuns:
     @property
     def energy_kind(self) -> EnergyKind:
         """The weakest provenance of any rank's joules."""
-        order: list[EnergyKind] = ["unmeasured", "modelled", "apportioned", "replayed", "measured"]
-        kinds = [s.energy_kind for r in self.repeats for s in r.values()]
-        return min(kinds, key=order.index, default="unmeasured")
+        return weakest(s.energy_kind for r in self.repeats for s in r.values())
 
     @property
     def saving_kind(self) -> EnergyKind:
@@ -62,6 +60,12 @@ class VariantRuns:
         """`joules` as a share of this variant's mean energy."""
         total = self.over_repeats(lambda run: total_j(run.values()))
         return joules.mean / total.mean if joules and total and total.mean > 0 else None
+
+
+def weakest(kinds: Iterable[EnergyKind]) -> EnergyKind:
+    """The weakest of these provenances; of none: unmeasured."""
+    order: list[EnergyKind] = ["unmeasured", "modelled", "apportioned", "replayed", "measured"]
+    return min(kinds, key=order.index, default="unmeasured")
 
 
 def most_contended(runs: Iterable[Mapping[int, RankSummary]]) -> float:

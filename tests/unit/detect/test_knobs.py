@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from magneton_dist.detect.knobs import advice
+from magneton_dist.detect.knobs import Spent, advice
+from magneton_dist.records.audit import StateShare
 from magneton_dist.tracer.knobs import emit_knobs
 
 
@@ -98,3 +99,27 @@ def test_a_profiler_that_was_left_on():
         emit_knobs(rows)  # type: ignore[arg-type]
     (told,) = advice("alone", rows.knobs)
     assert told.startswith("alone: advice, not proved: torch.autograd.profiler_enabled=True: ")
+
+
+def test_what_a_setting_can_have_cost_is_bounded_by_the_states_that_it_lengthens():
+    p2p, anomaly = {"env.NCCL_P2P_DISABLE": "1"}, {"torch.is_anomaly_enabled": "True"}
+    run = {"compute": StateShare(8.0, 4000.0), "transfer": StateShare(1.0, 150.0), "idle": StateShare(1.0, 120.0)}
+    (line,) = advice("alone", p2p, spent=Spent(run, "modelled"))
+    assert line.endswith("at most 150 J modelled (all that its devices spent in transfer)")
+    # what anomaly detection makes longer is everywhere
+    (line,) = advice("alone", anomaly, spent=Spent(run, "modelled"))
+    assert "not known from one run, nor bounded by it" in line
+    # without joules by time, without anything known said so, and silent below a hundredth of the run
+    unmeasured = {name: StateShare(share.s) for name, share in run.items()}
+    (line,) = advice("alone", p2p, spent=Spent(unmeasured))
+    assert "at most 1 s of its ranks' time (all that its devices spent in transfer); joules are unmeasured" in line
+    assert "not known from one run" in advice("alone", p2p)[0]
+    assert advice("alone", p2p, spent=Spent({**run, "transfer": StateShare(0.3, 41.0)}, "modelled")) == []
+    assert advice("alone", p2p, spent=Spent({"compute": StateShare(8.0, 4000.0)}, "modelled")) == []
+
+
+def test_settings_of_gpus_are_not_advised_against_on_a_cpu():
+    knobs = {"env.NCCL_P2P_DISABLE": "1", "env.CUDA_LAUNCH_BLOCKING": "1", "env.TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    (line,) = advice("alone", knobs, spent=Spent(on_gpus=False))
+    assert "TORCH_DISTRIBUTED_DEBUG" in line
+    assert len(advice("alone", knobs)) == 3
