@@ -15,7 +15,7 @@ from magneton_dist.energy.replay.worker import SETTINGS
 from magneton_dist.errors import RecordError
 from magneton_dist.meters.profile import Profile, Watts
 from magneton_dist.records.inputs import kept_inputs
-from magneton_dist.records.store import RankRecord
+from magneton_dist.records.store import RankRecord, RunRecord
 
 # Of a job's environment, what decides which kernels run and can do nothing else.
 ENVIRONMENT = (
@@ -58,6 +58,7 @@ class Candidate:
         question: what a worker is told to make: ``do`` and ``with``.
         settings: under which it ran.
         ranks: processes that do it together; 0 for an operator.
+        hosts: on which these ran together, of a collective of several hosts; else empty.
         tensors: type and shape of what it reads.
         inputs: what it works on: random, recorded or partly recorded.
         calls: per step, by variant.
@@ -77,6 +78,7 @@ class Candidate:
     on_cpu: bool
     tensors: str
     inputs: str = "random"
+    hosts: tuple[str, ...] = ()
     variants: set[str] = field(default_factory=set)
 
     @property
@@ -92,22 +94,48 @@ class Candidate:
         return self.stake_j * (most - least) / most
 
 
-def candidates(ranks: Mapping[str, RankRecord], profile: Profile) -> list[Candidate]:
+def candidates(
+    ranks: Mapping[str, RankRecord], profile: Profile, groups: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
+) -> list[Candidate]:
     """What the variants' traced steps and collectives come down to, most joules at stake first.
 
     Args:
         ranks: one rank of each variant.
         profile: watts by class of operator; `context_idle` where it has none.
+        groups: by variant, hosts of the process groups that span several (`groups_across_hosts`).
     """
     found: dict[tuple[str, str], Candidate] = {}
     for variant, record in ranks.items():
         settings = Settings.of(record.knobs)
-        for made in [*_operators(record, settings, profile), *_collectives(record, settings, profile)]:
+        across = (groups or {}).get(variant, {})
+        for made in [*_operators(record, settings, profile), *_collectives(record, settings, profile, across)]:
             same = found.setdefault((made.key, settings.key), made)
             same.calls[variant] = made.calls[""]
             same.calls.pop("", None)
             same.variants.add(variant)
     return sorted(found.values(), key=lambda c: (-c.gain_j(len(ranks)), -c.stake_j, c.name))
+
+
+def groups_across_hosts(run: RunRecord) -> dict[str, tuple[str, ...]]:
+    """Names of the process groups of a run whose ranks ran on several hosts, with these hosts.
+
+    A group of which a rank left no record, in a run on several hosts, counts as one that spans them all.
+    """
+    node = {rank.rank: rank.node for rank in run.manifest.ranks}
+    every = tuple(sorted(set(node.values())))
+    if len(every) < 2:
+        return {}
+    spans: dict[str, set[str]] = {}
+    ranks: dict[str, int] = {}
+    size: dict[str, int] = {}
+    for rank, record in run.ranks.items():
+        known = RankRecord(record.folder).collectives.select(pl.col("group").fill_null(""), "group_size").unique()
+        for group, group_size in known.unique("group").iter_rows():
+            spans.setdefault(group, set()).add(node.get(rank, f"that of rank {rank}"))
+            ranks[group], size[group] = ranks.get(group, 0) + 1, group_size
+    whole = {group for group in spans if ranks[group] >= size[group]}
+    found = {group: tuple(sorted(hosts)) if group in whole else every for group, hosts in spans.items()}
+    return {group: hosts for group, hosts in found.items() if len(hosts) > 1}
 
 
 def _operators(record: RankRecord, settings: Settings, profile: Profile) -> list[Candidate]:
@@ -168,18 +196,23 @@ def _question(
     return {"do": "operator", "with": with_}
 
 
-def _collectives(record: RankRecord, settings: Settings, profile: Profile) -> list[Candidate]:
+def _collectives(
+    record: RankRecord, settings: Settings, profile: Profile, across: Mapping[str, tuple[str, ...]]
+) -> list[Candidate]:
     steps = max(1, record.steps.height)
+    names = {group: ", ".join(hosts) for group, hosts in across.items()}
+    hosts = pl.col("group").fill_null("").replace_strict(names, default="", return_dtype=pl.String)
     alike = (
         record.collectives.filter((pl.col("group_size") > 1) & (pl.col("bytes") > 0))
-        .group_by("op", "bytes", "dtype", "group_size")
+        .group_by("op", "bytes", "dtype", "group_size", hosts.alias("hosts"))
         .agg(seconds=(pl.col("end_ns") - pl.col("start_ns")).min() / 1e9, calls=pl.len() / steps)
         .drop_nulls()
     )
     on_cpu = not record.values["device"].drop_nulls().str.starts_with("cuda").any()
     return [
         Candidate(
-            key=f"{row['op']}:{row['bytes']}:{row['dtype']}:{row['group_size']}", name=row["op"], kind="collective",
+            key=f"{row['op']}:{row['bytes']}:{row['dtype']}:{row['group_size']}:{row['hosts']}".removesuffix(":"),
+            name=row["op"], kind="collective", hosts=tuple(filter(None, row["hosts"].split(", "))),
             question={
                 "do": "collective",
                 "with": {"op": row["op"], "payload_bytes": row["bytes"], "dtype": row["dtype"]},

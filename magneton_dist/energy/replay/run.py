@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from magneton_dist.energy.replay.plan import Candidate, candidates
+from magneton_dist.energy.replay.plan import Candidate, candidates, groups_across_hosts
 from magneton_dist.energy.replay.protocol import TIMES, Rules
 from magneton_dist.energy.replay.results import REPLAYED, one_at_a_time, read_replayed, write_replayed
 from magneton_dist.energy.replay.rows import Benches, Row, replay_together
@@ -23,6 +23,7 @@ from magneton_dist.records.inputs import forget_inputs
 from magneton_dist.records.store import RankRecord, RunRecord
 
 START_S = 5.0  # of processes
+_AS_IT_RAN = "replay on devices as it ran on"
 MOST_RANKS = 8  # of a collective on CPUs, or as many as there are cores
 
 OpenMeter = Callable[[str], Meter]  # device -> its meter
@@ -76,11 +77,12 @@ def replay_runs(
         RecordError: the record, or what was replayed before, is damaged.
     """
     ended_s = time.monotonic() + budget_s
-    every = candidates(_ranks(runs), profile)
+    every = candidates(_ranks(runs), profile, {v: groups_across_hosts(repeats[0]) for v, repeats in runs.items()})
     wanted = [c for c in every if re.search(only, c.name) and _possible(c, devices)]
     found = Replays(notes=_left_out(every, devices, only))
     if not wanted and found.notes:
-        raise InputError(found.notes[0], where="--device", do="replay on devices as it ran on")
+        do = "give another --only" if all(c.hosts for c in every if re.search(only, c.name)) else _AS_IT_RAN
+        raise InputError(found.notes[0], where="--device", do=do)
     if not wanted:
         why = "matches nothing that was traced" if only else "holds no operators of a traced step"
         raise InputError(why, where=only or "record", do="set capture.graph_steps, or give another --only")
@@ -165,11 +167,20 @@ def _ranks(runs: Mapping[str, Sequence[RunRecord]]) -> dict[str, RankRecord]:
 def _possible(candidate: Candidate, devices: Sequence[str]) -> bool:
     on_cpu = list(devices) == ["cpu"]
     room = max(MOST_RANKS, os.cpu_count() or 1) if on_cpu else len(devices)
-    return candidate.on_cpu == on_cpu and candidate.ranks <= room
+    return candidate.on_cpu == on_cpu and candidate.ranks <= room and not candidate.hosts
 
 
 def _left_out(every: Sequence[Candidate], devices: Sequence[str], only: str) -> list[str]:
-    impossible = [c for c in every if re.search(only, c.name) and not _possible(c, devices)]
-    if not impossible:
-        return []
-    return [f"{len(impossible)} kinds of calls need other devices, or more, than {', '.join(devices)}"]
+    wanted = [c for c in every if re.search(only, c.name)]
+    impossible = [c for c in wanted if not c.hosts and not _possible(c, devices)]
+    across = [c for c in wanted if c.hosts]
+    notes = []
+    if impossible:
+        notes.append(f"{len(impossible)} kinds of calls need other devices, or more, than {', '.join(devices)}")
+    if across:
+        hosts = ", ".join(sorted({host for c in across for host in c.hosts}))
+        notes.append(
+            f"{len(across)} kinds of collectives ran across hosts ({hosts}) and are not replayed: one machine has no "
+            "network between them, and would show the joules of another transfer"
+        )
+    return notes

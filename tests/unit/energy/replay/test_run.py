@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,20 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
 
 from magneton_dist.energy.replay import run as run_room
-from magneton_dist.energy.replay.plan import candidates
+from magneton_dist.energy.replay.plan import candidates, groups_across_hosts
 from magneton_dist.energy.replay.protocol import Rules
 from magneton_dist.energy.replay.results import REPLAYED, one_at_a_time, read_replayed, write_replayed
 from magneton_dist.energy.replay.run import Progress, replay_runs
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.meters import Meter, ModelledMeter, NullMeter, load_profile
 from magneton_dist.records.inputs import kept_inputs
+from magneton_dist.records.manifest import RankRun
 from magneton_dist.records.schema import COLLECTIVES, KNOBS, OPS
-from magneton_dist.records.store import RunRecord
+from magneton_dist.records.store import RunRecord, write_manifest, write_rank
 
 pytestmark = pytest.mark.timeout(400)  # a busy machine takes many times longer
 
@@ -104,6 +107,46 @@ def test_collectives_are_replayed_by_their_ranks(make_run: Make, steady_meter: M
     assert rows["barrier"]["seconds"] is None
     assert "is not replayed" in rows["barrier"]["notes"]
     assert found.notes == ["1 kinds of calls need other devices, or more, than cpu"]
+
+
+def across(run: RunRecord, hosts: dict[int, str], groups: dict[str, list[int]]) -> RunRecord:
+    """The run with these ranks on these hosts, each of which called an all-reduce in these groups."""
+    for rank in hosts:
+        mine = [(name, members) for name, members in groups.items() if rank in members]
+        calls = [
+            collective(call_id=n, group=name, group_size=len(members), group_rank=members.index(rank))
+            for n, (name, members) in enumerate(mine)
+        ]
+        write_rank(run.folder, rank, {"collectives": pl.DataFrame(calls, schema=COLLECTIVES.schema)})
+    ranks = [RankRun(rank=rank, local_rank=0, node=host) for rank, host in hosts.items()]
+    write_manifest(run.folder, msgspec.structs.replace(run.manifest, world_size=len(ranks), ranks=ranks))
+    return RunRecord(run.folder)
+
+
+def test_a_group_that_spans_hosts_is_refused_and_one_that_does_not_is_replayed(make_run: Make) -> None:
+    hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
+    run = across(make_run(), hosts, {"0": [0, 1, 2, 3], "node": [0, 1], "pair": [0, 2]})
+    assert groups_across_hosts(run) == {"0": ("a", "b"), "pair": ("a", "b")}
+    found = replay_runs(
+        {"a": [run]}, lambda _: NullMeter("cpu"), ["cpu"], PROFILE, budget_s=60, only="allreduce",
+        rules=Rules(warm_up_s=0.05, discard_s=0, window_s=0.05, fewest=3, most=3),
+    )  # fmt: skip
+    ((row, _),) = found.rows
+    assert (row["key"], row["seconds"] > 0) == ("allreduce_:4096:float32:2", True)  # of the pair on one host
+    (note,) = found.notes
+    assert note.startswith("2 kinds of collectives ran across hosts (a, b) and are not replayed")
+
+
+def test_where_all_that_is_asked_for_spans_hosts_that_is_the_reason(make_run: Make) -> None:
+    run = across(make_run(), {0: "a", 1: "b"}, {"0": [0, 1]})
+    with pytest.raises(InputError, match=r"ran across hosts \(a, b\) and are not replayed: one machine has no network"):
+        replay_runs({"a": [run]}, lambda _: NullMeter("cpu"), ["cpu"], PROFILE, budget_s=60, only="allreduce")
+
+
+def test_a_group_of_which_ranks_are_missing_counts_as_one_across_all_hosts(make_run: Make) -> None:
+    run = across(make_run(), {0: "a", 1: "a", 2: "b"}, {"0": [0, 1, 2], "node": [0, 1]})
+    shutil.rmtree(run.ranks[1].folder)
+    assert groups_across_hosts(RunRecord(run.folder)) == {"0": ("a", "b"), "node": ("a", "b")}
 
 
 def test_a_budget_is_kept_and_one_too_small_refused(make_run: Make) -> None:
