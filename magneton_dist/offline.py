@@ -9,6 +9,7 @@ from pathlib import Path
 
 from magneton_dist import audits
 from magneton_dist.comparisons import By, compare_records, repeats_in
+from magneton_dist.errors import InputError
 from magneton_dist.frontends import compare as graphs
 from magneton_dist.frontends.graph_record import GraphRecord
 from magneton_dist.matching.records import Algorithm
@@ -49,8 +50,8 @@ def audit(
 
 
 def compare(
-    a: Comparable, b: Comparable, *, by: By | None = None, profile: str | None = None, rank: int = 0,
-    eps: float | None = None, algorithm: Algorithm = "frontier",
+    a: Comparable, b: Comparable, *, by: By | None = None, profile: str | None = None, rank: int | None = None,
+    eps: float | None = None, algorithm: Algorithm | None = None,
 ) -> Audit | graphs.GraphComparison:
     """Compare two records.
 
@@ -61,27 +62,37 @@ def compare(
         a, b: a folder (of a run, a variant, or an audit of one variant), or what `load` or `record` gave.
         by: of runs: what decides; default: as in a's audit.
         profile: of runs: name or file of a profile that replaces the watts they were modelled with.
-        rank: of graphs: which rank of a run.
+        rank: of graphs: which rank of a run, by default 0.
         eps: of graphs: relative tolerance of values; by default 1e-3, or 1e-2 where 16 or 8 bits take part.
-        algorithm: of graphs: "frontier", or "dominators" for Algorithm 1 of the paper, which is coarser.
+        algorithm: of graphs: "frontier", the default, or "dominators" for Algorithm 1 of the paper, which is coarser.
 
     Raises:
-        InputError: a record is not there, or holds nothing to compare.
+        InputError: a record is not there, or holds nothing to compare, or an argument is of the other kind of record.
     """
     folders = [_audited(record) for record in (a, b)]
     one, other = folders
     if one is None or other is None:
+        _refuse("recorded callables and single ranks", "give audited runs", by=by, profile=profile)
         a, b = (record.folder if isinstance(record, AuditRecord) else record for record in (a, b))
-        return graphs.compare(a, b, rank=rank, eps=eps, algorithm=algorithm)
+        return graphs.compare(a, b, rank=rank or 0, eps=eps, algorithm=algorithm or "frontier")
+    one_rank = "give ranks of them, as magneton_dist.load(RUN).ranks[0]"
+    _refuse("audited runs with all their ranks", one_rank, rank=rank, eps=eps, algorithm=algorithm)
     return compare_records(one, other, by=by, profile=None if profile is None else load_profile(profile)).audit
+
+
+def _refuse(what: str, do: str, **given: object) -> None:
+    """Arguments that would change nothing."""
+    for name, argument in given.items():
+        if argument is not None:
+            raise InputError(f"{name} does not apply to {what}", where="compare", do=f"leave it out, or {do}")
 
 
 def _audited(record: Comparable) -> Path | None:
     """The folder of what an audit has run; None for anything else."""
-    if isinstance(record, (GraphRecord, RankRecord)):
-        return None
     if isinstance(record, (AuditRecord, RunRecord)):
         folder = record.folder
+    elif not isinstance(record, (str, os.PathLike)):
+        return None
     else:
         folder = Path(record)
         if repeats_in(folder):

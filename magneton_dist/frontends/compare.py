@@ -102,7 +102,7 @@ def compare(
         algorithm: "frontier", or "dominators" for Algorithm 1 of the paper: coarser regions.
 
     Raises:
-        InputError: a record has no such rank, no graph or no fingerprints.
+        InputError: a record has no such rank, no graph or no fingerprints, or an argument is of no use.
     """
     records = [_opened(record, rank) for record in (a, b)]
     for record in records:
@@ -139,12 +139,15 @@ def compare(
 
 
 def _listed(names: Sequence[str]) -> str:
-    short = [name.split(".")[1] if "." in name else name for name in names]
+    short = [_printable(name.split(".")[1] if "." in name else name) for name in names]
     more = f" +{len(short) - MOST_NAMES}" if len(short) > MOST_NAMES else ""
     return " ".join(short[:MOST_NAMES]) + more if short else "-"
 
 
 def _opened(record: Comparable, rank: int) -> GraphRecord | RankRecord:
+    if not isinstance(record, (GraphRecord, RankRecord, RunRecord, str, os.PathLike)):
+        do = "give what magneton_dist.record or load returned, or a folder"
+        raise InputError(f"a {type(record).__name__} is no record", where="compare", do=do)
     if isinstance(record, (str, os.PathLike)):
         loaded = load(Path(record))
         if isinstance(loaded, AuditRecord):
@@ -161,12 +164,22 @@ def _opened(record: Comparable, rank: int) -> GraphRecord | RankRecord:
 
 
 def _check(record: GraphRecord | RankRecord) -> None:
-    if record.table("ops").height and record.table("fingerprints").is_empty():
+    if record.table("ops").is_empty():
+        nothing = ("its function ran no operators", "give one that computes with tensors of its framework")
+        untraced = ("no operators of a traced step", "set capture.graph_steps to 1 or more")
+        what, do = nothing if isinstance(record, GraphRecord) else untraced
+        raise RecordError(what, where=_name(record), do=do)
+    if record.table("fingerprints").is_empty():
         raise RecordError("values have no fingerprints", where=_name(record), do="set capture.fingerprints: standard")
 
 
 def _name(record: GraphRecord | RankRecord) -> str:
-    return f"{record.name} ({record.framework})" if isinstance(record, GraphRecord) else str(record.folder)
+    name = f"{record.name} ({record.framework})" if isinstance(record, GraphRecord) else str(record.folder)
+    return _printable(name)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _side(

@@ -14,6 +14,7 @@ from pathlib import Path
 import networkx as nx
 import polars as pl
 
+from magneton_dist.errors import InputError
 from magneton_dist.records.assembly import assemble
 from magneton_dist.records.graph import operator_graph
 from magneton_dist.records.manifest import Manifest, RankRun
@@ -72,8 +73,11 @@ class GraphRecord:
         return operator_graph(self.ops, self.values)
 
     def save(self, folder: Path) -> None:
-        """Write a run of one rank that `magneton_dist.load` opens; files already there are replaced."""
-        write_rank(folder, 0, {name: self.table(name) for name in TABLES})
+        """Write a run of one rank that `magneton_dist.load` opens; files already there are replaced.
+
+        Raises:
+            InputError: it cannot be written there.
+        """
         manifest = Manifest(
             audit=self.name,
             variant=self.framework,
@@ -86,7 +90,12 @@ class GraphRecord:
             clocks={},
             versions=self.versions,
         )
-        write_manifest(folder, manifest)
+        try:
+            write_rank(folder, 0, {name: self.table(name) for name in TABLES})
+            write_manifest(folder, manifest)
+        except OSError as error:
+            do = "give a folder that may be written to"
+            raise InputError(f"cannot be written: {error.strerror}", where=str(folder), do=do) from error
 
 
 @contextmanager

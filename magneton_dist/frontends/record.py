@@ -50,7 +50,8 @@ def record(
         name: of the record; the function's name by default.
 
     Raises:
-        InputError: the framework is unknown, cannot be told, is not installed, or cannot capture `function`.
+        InputError: the framework is unknown, cannot be told, is not installed, or cannot capture `function`; or `path`
+            cannot be written.
     """
     args, kwargs = _arguments(inputs)
     if framework == "auto":

@@ -8,19 +8,20 @@ from typing import Literal, Protocol
 import numpy as np
 import polars as pl
 
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.matching.arrays import Floats, Ints
 from magneton_dist.matching.crowds import Look
 from magneton_dist.matching.divergence import Divergence, divergences
 from magneton_dist.matching.dominators import cut_at_dominators
 from magneton_dist.matching.fingerprints import DIFFERENT, compare_order
 from magneton_dist.matching.frontier import Match, match, region_confidence
-from magneton_dist.matching.graph import MatchGraph
-from magneton_dist.matching.recorded import StepGraph, step_graph, tolerance, traced_steps
+from magneton_dist.matching.graph import UNKNOWN, MatchGraph
+from magneton_dist.matching.recorded import TINY, StepGraph, step_graph, tolerance, traced_steps
 from magneton_dist.matching.regions import cut_regions
 from magneton_dist.matching.steps import in_every_step, same_structure
 
 Algorithm = Literal["frontier", "dominators"]
+_MUTE = f"all are constant, not finite, rounding errors, or of fewer than {TINY} elements"
 CUTS = {"frontier": cut_regions, "dominators": cut_at_dominators}
 
 
@@ -81,8 +82,13 @@ def match_records(
         eps: relative tolerance of fingerprints; by default 1e-3, or 1e-2 where 16 or 8 bits take part.
 
     Raises:
+        InputError: `eps` is none, or there is no such algorithm.
         RecordError: a side has no operators of a traced step, or no step was traced on both.
     """
+    if eps is not None and not (isinstance(eps, (int, float)) and 0 <= eps < 1):
+        raise InputError(f"eps is {eps!r}", where="compare", do="give a relative tolerance from 0 to below 1, as 1e-3")
+    if algorithm not in CUTS:
+        raise InputError(f"no algorithm is called {algorithm!r}", where="compare", do=f"use one of {', '.join(CUTS)}")
     notes: list[str] = []
     steps_a, steps_b = (traced_steps(side.table("ops")) for side in (a, b))
     common = [step for step in steps_a if step in steps_b]
@@ -104,8 +110,10 @@ def match_records(
     used = [graphs[place] for place in alike]
     graph_a, graph_b = (in_every_step([pair[side].graph for pair in used]) for side in (0, 1))
     for name, graph in (("first", graph_a), ("second", graph_b)):
-        if not graph.anchor.any():
+        if not (graph.kind != UNKNOWN).any():
             notes.append(f"the {name} record has no fingerprints: nothing can be matched")
+        elif not graph.anchor.any():
+            notes.append(f"no value of the {name} record can be told from others: {_MUTE}")
     tolerances = max(tolerance(*pair) for pair in used) if eps is None else eps
     matched = match(graph_a, graph_b, tolerances, CUTS[algorithm])
     return RecordMatch(

@@ -14,7 +14,7 @@ from magneton_dist.cluster.analysis import CollectRequest
 from magneton_dist.commands import run as command
 from magneton_dist.comparisons import APART, compare_records
 from magneton_dist.config import Compare
-from magneton_dist.errors import RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.meters import load_profile
 from magneton_dist.records.audit import Audit
 from magneton_dist.records.manifest import Clock, Manifest, MeterUsed, RankRun
@@ -151,6 +151,9 @@ def test_from_python(two: tuple[Path, Path]) -> None:
     by_folder, by_record = magneton_dist.compare(*two), magneton_dist.compare(*map(load, two))
     assert isinstance(by_folder, Audit)
     assert by_folder == by_record
+    for ignored in ({"eps": 1e-2}, {"rank": 1}, {"algorithm": "dominators"}):
+        with pytest.raises(InputError, match="does not apply to audited runs"):
+            magneton_dist.compare(*two, **ignored)  # type: ignore[arg-type]
     again = magneton_dist.audit(two[0])
     assert isinstance(again, Audit)
     assert magneton_dist.audit(load(two[0])) == again

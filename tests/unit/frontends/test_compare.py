@@ -103,6 +103,54 @@ def test_without_fingerprints_it_says_so(records):
         compare(*records)
 
 
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"eps": -1e-3}, r"eps is -0\.001.*0 to below 1"),
+        ({"eps": 1}, "eps is 1 "),
+        ({"eps": float("nan")}, "eps is nan"),
+        ({"eps": "small"}, "eps is 'small'"),
+        ({"algorithm": "dominator"}, "'dominator'.*frontier, dominators"),
+        ({"by": "time"}, "by does not apply to recorded callables.*leave it out"),
+        ({"profile": "h200"}, "profile does not apply"),
+    ],
+)
+def test_arguments_of_no_use_are_refused(records, given, match):
+    with pytest.raises(InputError, match=match):
+        magneton_dist.compare(*records, **given)
+
+
+@pytest.mark.parametrize("thing", [None, 3, torch.relu])
+def test_what_is_no_record_is_refused(records, thing):
+    with pytest.raises(InputError, match=r"is no record.*magneton_dist.record"):
+        magneton_dist.compare(records[0], thing)
+
+
+def test_a_function_without_operators_is_named(records):
+    nothing = magneton_dist.record(lambda x: x, (torch.ones(9),), name="same")
+    with pytest.raises(RecordError, match=r"same \(torch\): its function ran no operators"):
+        compare(records[0], nothing)
+
+
+@pytest.mark.parametrize("fill", [0.0, float("nan"), float("inf")])
+def test_values_that_tell_nothing_are_not_said_to_have_no_fingerprints(fill):
+    x = torch.full((8, 8), fill)
+    told = compare(magneton_dist.record(lambda x: x @ x, (x,)), magneton_dist.record(lambda x: x.mm(x) * 1, (x,)))
+    assert told.matched.is_empty()
+    assert "no value of the first record can be told from others: all are constant, not finite" in told.notes[0]
+
+
+def test_a_record_that_cannot_be_written_is_an_input_error(records, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file.*cannot be written: Not a directory"):
+        records[0].save(tmp_path / "file")
+
+
+def test_names_cannot_steer_the_terminal(records):
+    records[0].name = "cubes\x1b[31m\nb: other"
+    assert str(compare(*records)).splitlines()[0] == "a: cubes\ufffd[31m\ufffdb: other (torch)"
+
+
 def test_what_is_printed(records):
     text = str(compare(*records)).splitlines()
     assert text[:3] == [
