@@ -157,8 +157,9 @@ class Ledger:
         )
         return RunOutcome(
             told.draft.variant, told.draft.repeat, told.discarded, told.folder, manifest,
-            summaries={numbers[place]: summary for place, summary in self.summaries.items()},
-            sums={numbers[place]: sums for place, sums in self.sums.items()},
+            # by rank, not as they came: what is summed over ranks is then the same whenever it is told again
+            summaries={numbers[place]: self.summaries[place] for place in places if place in self.summaries},
+            sums={numbers[place]: self.sums[place] for place in places if place in self.sums},
             exit_code=facts.exit_code,
             missing=tuple(missing),
             output="\n".join(self.output[node] for node in sorted(self.output)),

@@ -58,7 +58,7 @@ def test_ranks_that_never_announced_themselves_are_named() -> None:
 def test_a_whole_run_has_a_whole_manifest(ledger: Ledger) -> None:
     facts = known()
     meter = MeterUsed("nvml", "measured", "NVML", "GPU-0")
-    for place in facts.ranks:
+    for place in reversed(facts.ranks):  # ranks end in any order
         ledger.collected[place] = (Collected(None, {"collectives": 3}), Conditions((40.0, 50.0), 700.0))
         ledger.summaries[place] = f"summary of {place.node}.{place.local_rank}"
     ledger.meters[Slot(0, 0)] = meter
@@ -74,6 +74,7 @@ def test_a_whole_run_has_a_whole_manifest(ledger: Ledger) -> None:
     assert manifest.ranks[3].temperature_c == (40.0, 50.0)
     assert manifest.clocks == {"x": Clock(0, 0), "y": Clock(110, 20)}
     assert {rank.exit_code for rank in manifest.ranks} == {0}
+    assert list(outcome.summaries) == [0, 1, 2, 3]
     assert outcome.summaries[2] == "summary of 1.0"
 
 
