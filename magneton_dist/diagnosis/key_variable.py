@@ -35,6 +35,10 @@ class _StoppedError(Exception):
     """It cannot be followed any further, and why."""
 
 
+class _CannotRunError(Exception):
+    """A process did not say what was asked of it, and why."""
+
+
 @dataclass
 class KeyVariable:
     """What decides which way an operator goes.
@@ -45,7 +49,7 @@ class KeyVariable:
         kind: setting, memory (a field or a variable that no setting was seen to give), or unclear.
         read: the instruction that reads the memory.
         getter: of the setting, as read-sets name it; answers: in world A and in B.
-        error: why it was not found.
+        error: why it was not found; ran: not because a process failed or time was over.
     """
 
     deviation: str = ""
@@ -55,6 +59,7 @@ class KeyVariable:
     getter: str = ""
     answers: tuple[int, int] = (0, 0)
     error: str = ""
+    ran: bool = True
 
     def lines(self, operator: str, names: tuple[str, str]) -> list[str]:
         """In words, for variants of these names."""
@@ -66,8 +71,7 @@ class KeyVariable:
             chain = " <- ".join(map(_short, self.chain))
             found.append(f"{KEY_VARIABLE}: {chain} <- memory that {self.read} reads, no setting of torch's")
         if self.error:
-            stopped = "not found" if self.deviation else "could not run"
-            found.append(f"{KEY_VARIABLE}: {stopped}: {self.error}")
+            found.append(f"{KEY_VARIABLE}: {'not found' if self.ran else 'could not run'}: {self.error}")
         return found
 
 
@@ -76,8 +80,9 @@ def key_variable(trial: Trial) -> KeyVariable:
     search = _Search(trial)
     try:
         search.run()
-    except (_StoppedError, OutOfTimeError) as error:
+    except (_StoppedError, _CannotRunError, OutOfTimeError) as error:
         search.found.kind, search.found.error = "unclear", str(error)
+        search.found.ran = isinstance(error, _StoppedError)
     return search.found
 
 
@@ -285,10 +290,10 @@ class _Search:
     def _ask(self, flipped: frozenset[int], what: str, question: object) -> dict[str, Any]:
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
-            raise _StoppedError(f"it took more than {LIMIT_S:g} s")
+            raise _CannotRunError(f"it took more than {LIMIT_S:g} s")
         found = self._trial.native(flipped, what, question, min(left_s, QUESTION_LIMIT_S))
         if "error" in found:
-            raise _StoppedError(found["error"])
+            raise _CannotRunError(found["error"])
         answer: dict[str, Any] = found[what]
         return answer
 
