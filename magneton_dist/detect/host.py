@@ -97,7 +97,10 @@ def _finding(runs: VariantRuns, kind: str) -> Finding | None:
     # a spinning core's joules are not the device's, and no trace tells them
     joules = None if kind in SPINNING else runs.over_repeats(lambda run: _idle_joules(run, kind))
     worst = max(rows, key=lambda rank: _seconds(rows[rank]))
-    causes = rows[worst].group_by("what", "stack_id").agg(pl.col("duration_ns", "count").sum())
+    causing = rows[worst]
+    if kind == "spin":  # CPU time of all such calls together; by which operators is known of the time they stood
+        causing = first[worst].host_times.filter(pl.col("kind") == "sync")
+    causes = causing.group_by("what", "stack_id").agg(pl.col("duration_ns", "count").sum())
     causes = causes.sort("duration_ns", "what", descending=[True, False])
     top = causes.row(0, named=True)
     stack = first[worst].stacks.get(top["stack_id"], []) if top["stack_id"] is not None else []
@@ -132,16 +135,18 @@ def _finding(runs: VariantRuns, kind: str) -> Finding | None:
 
 def _about_waiting(runs: VariantRuns, kind: str) -> dict[str, Any]:
     """What is known of hosts that wait for the device."""
-    if kind == "sync":
-        return {"scheduling_flags": "not in the trace"}
-    if kind != "spin":
+    if kind not in SPINNING:
         return {}
+    unmeasured = {"joules_are": "the host's, which neither a trace nor a device's meter holds"}
+    if kind == "sync":
+        return {"scheduling_flags": "not in the trace", **unmeasured}
     first = runs.repeats[0].values()
     stood = sum(_seconds(s.host_times.filter(pl.col("kind") == "sync")) * _steps_per_captured(s) for s in first)
     return {
         "waiting_s": stood,
         "captured_steps": sum(s.captured_steps for s in first),
         "how": "CPU time of the main thread that was used within such calls at least, carried to all steps",
+        **unmeasured,
     }
 
 

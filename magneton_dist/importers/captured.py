@@ -64,7 +64,7 @@ def with_kernels(
             how = "by when they were launched, for want of external ids"
             said = f"step {known.step}: {guessed} of {activities.height} activities met their operators {how}"
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
-        waits.append(_waits(seen.waits - known.wall_ahead_ns, tables["stamps"], known.step))
+        waits.append(_waits(seen.waits, known, tables["ops"], tables["stamps"]))
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
         detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})
@@ -81,13 +81,24 @@ def with_kernels(
     return made, pl.concat(waits)
 
 
-def _waits(waits: pl.DataFrame, stamps: pl.DataFrame, step: int) -> pl.DataFrame:
-    """Rows of `HOST_TIMES` of one step: the calls of its main thread that waited, and the CPU time that took."""
-    burnt = spun(stamps, waits.to_numpy())
-    stood = int((waits["end_ns"] - waits["start_ns"]).sum())
-    known = {"sync": stood} if burnt is None else {"sync": stood, "spin": burnt}
-    rows = [(step, kind, "", None, waits.height, ns) for kind, ns in known.items()] if waits.height else []
-    return pl.DataFrame(rows, schema=HOST_TIMES.schema, orient="row")
+def _waits(waits: pl.DataFrame, known: _Trace, ops: pl.DataFrame, stamps: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `HOST_TIMES` of one step: by operator how long its main thread waited, and the CPU time of all that."""
+    if not waits.height:
+        return HOST_TIMES.empty()
+    called = ops.select("stack_id", called_ns="start_ns").drop_nulls("called_ns").unique("called_ns", keep="none")
+    length = (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
+    by_operator = waits.join(called, on="called_ns", how="left").with_columns(length).group_by("what", "stack_id").agg(
+        pl.len().alias("count"), pl.col("duration_ns").sum()
+    )  # fmt: skip
+    rows = [by_operator.sort("duration_ns", "what", descending=[True, False]).with_columns(kind=pl.lit("sync"))]
+    burnt = spun(stamps, (waits.select("start_ns", "end_ns") - known.wall_ahead_ns).to_numpy())
+    if burnt is not None:
+        rows.append(pl.DataFrame({"what": "", "stack_id": None, "count": waits.height, "duration_ns": burnt,
+                                  "kind": "spin"}))  # fmt: skip
+    return pl.concat(
+        part.with_columns(step=pl.lit(known.step)).select(*HOST_TIMES.schema).cast(pl.Schema(HOST_TIMES.schema))
+        for part in rows
+    )
 
 
 def _activities(

@@ -92,7 +92,8 @@ class DeviceActivities:
             graph_node and sm_share as in `ACTIVITIES`; called_ns: when the recorder's operator was called that
             launched it, by its external id (null: none, or not told), as the recorder's clock has it.
         lost: activities that cannot be read, or were dropped before they could be written.
-        waits: start_ns and end_ns of calls in which the main thread waited for the device; wall clock.
+        waits: start_ns and end_ns of calls in which the main thread waited for the device; wall clock. what: torch's
+            name of the operator that did (empty: none); called_ns as in `rows`.
     """
 
     rows: pl.DataFrame
@@ -117,9 +118,7 @@ def read_device(path: Path) -> DeviceActivities:
         columns.names.column(pl.col("name")).alias("name"),
         "start_ns", "end_ns", "issue_ns", *_HELD, read.called().alias("called_ns"),
     )  # fmt: skip
-    of_main = columns.of_main_thread(read.syncs["thread"].to_numpy())
-    waits = read.syncs.filter(of_main).select("start_ns", "end_ns")
-    return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0), waits)
+    return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0), read.waited())
 
 
 class _Assembly:
@@ -147,15 +146,30 @@ class _Assembly:
 
     def called(self) -> pl.Series:
         """When the operators were called that the recorder announced, of each activity; null without one."""
-        marked = self.ops.with_columns(self.names.column(pl.col("name")).str.extract(ANNOUNCED).cast(I64).alias("at"))
         within = self._by_external_id(self.device)
         thread, start = (np.append(self.ops[name].to_numpy(), NONE)[within] for name in ("thread", "start_ns"))
-        marked = marked.filter(pl.col("at").is_not_null())
-        around = innermost(marked, thread, start)
-        at = np.append(marked["at"].to_numpy(), NONE)[around]
+        at = self._announced(thread, start)
         own = self.device["called"].to_numpy()  # of our own traces
         found = pl.Series(np.where(own == NONE, at, own))
         return found.set(found == NONE, None)
+
+    def _announced(self, thread: Ints, at: Ints) -> Ints:
+        """When the operator was called that the recorder announced around each instant of a thread; else `NONE`."""
+        marked = self.ops.with_columns(self.names.column(pl.col("name")).str.extract(ANNOUNCED).cast(I64).alias("at"))
+        marked = marked.filter(pl.col("at").is_not_null())
+        found: Ints = np.append(marked["at"].to_numpy(), NONE)[innermost(marked, thread, at)]
+        return found
+
+    def waited(self) -> pl.DataFrame:
+        """The calls in which the main thread waited for the device (`DeviceActivities.waits`)."""
+        waits = self.syncs.filter(self.columns.of_main_thread(self.syncs["thread"].to_numpy()))
+        torchs = self.ops.filter(~self.names.column(pl.col("name")).str.contains(ANNOUNCED))
+        name = pl.Series("name", np.append(torchs["name"].to_numpy(), NONE)[innermost(torchs, *_instants(waits))], I64)
+        called = pl.Series("called_ns", self._announced(*_instants(waits)), I64)
+        return waits.select("start_ns", "end_ns").with_columns(name.set(name == NONE, None)).select(
+            "start_ns", "end_ns", self.names.column(pl.col("name")).fill_null("").alias("what"),
+            called.set(called == NONE, None),
+        )  # fmt: skip
 
     def _by_external_id(self, device: pl.DataFrame) -> Ints:
         """Row of the operator that launched each activity, as the profiler says; -1 where it does not."""

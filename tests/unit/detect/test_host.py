@@ -50,3 +50,17 @@ def test_a_run_without_captured_kernels_is_silent(runs):
 
 def test_waiting_is_no_reason_why_a_device_idled():
     assert host.idle_seconds([waited(0.12, 0.1)]) == {}
+
+
+def test_the_operator_that_waits_is_named_by_the_time_that_hosts_stood_in_it(runs):
+    rows = [
+        (3, "sync", "aten::_local_scalar_dense", 1, 2, 90_000_000), (3, "sync", "aten::to", None, 2, 30_000_000),
+        (3, "spin", "", None, 4, 100_000_000),
+    ]  # fmt: skip
+    table = pl.DataFrame(rows, schema=HOST_TIMES.schema, orient="row")
+    (finding,) = host.alone(runs([replace(waited(0.12, 0.1), host_times=table)]))
+    assert finding.where.what == "synchronisation within aten::_local_scalar_dense"
+    assert finding.where.stack == ["train.py:7 main"]
+    assert finding.seconds == pytest.approx(0.5)
+    assert finding.evidence["within"] == ["aten::_local_scalar_dense 90 ms", "aten::to 30 ms"]
+    assert "neither a trace nor a device's meter" in str(finding.evidence["joules_are"])

@@ -138,6 +138,35 @@ def test_how_long_the_main_thread_waited_and_what_cpu_time_it_took(write: Any, m
     assert kept == [(7, "sync", "", 2, 250 * US), (7, "spin", "", 2, 150 * US)]
 
 
+def test_which_operators_the_main_thread_waited_in(write: Any, make: Any) -> None:
+    def waiting(start: int, took: int) -> dict[str, Any]:
+        return make.host("cudaStreamSynchronize", start, took, "cuda_runtime", tid=100, correlation=0)
+
+    def operator(name: str, start: int, took: int) -> dict[str, Any]:
+        return make.host(name, start, took, tid=100)
+
+    path = write(
+        [
+            make.kernel("gemm", 10, 300, 1),
+            operator(f"magneton_dist.operator#{28 * US}", 30, 200), operator("aten::item", 40, 180),
+            operator("aten::_local_scalar_dense", 50, 150), waiting(60, 100), waiting(170, 20),
+            operator(f"magneton_dist.operator#{250 * US}", 250, 50), waiting(260, 10),  # not within torch's own
+            operator("aten::to", 310, 60), waiting(320, 40),  # of what the recorder did not announce
+            waiting(400, 30),  # torch.cuda.synchronize()
+        ],
+        baseTimeNanoseconds=AHEAD_NS,
+    )  # fmt: skip
+    recorded = tables(mark(path.name) | {"operators": True}, ops=[(5, 28, 240), (6, 250, 305)])
+    recorded["ops"] = recorded["ops"].with_columns(pl.Series("stack_id", [4, 9], pl.Int64))
+    _, host_times = with_kernels(recorded, path.parent, "GPU-1")
+    assert host_times.select("kind", "what", "stack_id", "count", "duration_ns").rows() == [
+        ("sync", "aten::_local_scalar_dense", 4, 2, 120 * US),
+        ("sync", "aten::to", None, 1, 40 * US),
+        ("sync", "", None, 1, 30 * US),
+        ("sync", "", 9, 1, 10 * US),
+    ]
+
+
 def test_what_the_profiler_lost_leaves_the_window_incomplete(write: Any, make: Any) -> None:
     damaged = make.kernel("gemm", 100, 50, 1)
     damaged["ts"] = "soon"
