@@ -146,6 +146,9 @@ def _fix(table: RegionTable, hungry_side: int, mine: GroupSide, theirs: GroupSid
     at = f" at {stack[0].split(' ', 1)[0]}" if stack else ""
     if not theirs.ops:
         return f"Leave out {_names(mine)}{at}: {cheap.name} does the same work without."
+    if _names(mine) == _names(theirs) and _calls(mine) != _calls(theirs):
+        often = f"{len(mine.computing)} operators in {hungry.name} against {len(theirs.computing)} in {cheap.name}"
+        return f"Both run {_names(mine)}{at}, not as often or in another order ({often}): do as {cheap.name} does."
     if _calls(mine) != _calls(theirs):
         return f"Do{at} what {cheap.name} does: {_names(theirs)} instead of {_names(mine)}."
     run = f"Both run {_names(mine)}{at}"

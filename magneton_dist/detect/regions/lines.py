@@ -81,6 +81,7 @@ def _by_frame(table: RegionTable, floor: float) -> dict[object, list[int]]:
     differ = table.matched & (np.abs(np.nan_to_num(table.ratios.log)) >= threshold)
     if table.covered >= COVERED:
         differ |= table.one_sided
+    differ &= ~table.apart
     # many small ones at one line add up, but not from nothing
     differ &= np.abs(table.difference) >= floor / 100
     if table.rules.by == "values":

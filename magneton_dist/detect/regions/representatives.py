@@ -73,6 +73,7 @@ class Found:
         match: of the first traced step, in all steps alike.
         confidence: (regions,) how alike what both sides read is.
         parting: in words, where and why nothing matches any more.
+        fed_apart: the runs part at what they were given: parameters, data or random numbers.
         split: (regions,) left over from parameters that are in other parts on the other side.
         agreement: share of the matched values that are equal on other ranks of the class too, the least of those
             asked; 1 where there is no other.
@@ -81,6 +82,7 @@ class Found:
     match: Match
     confidence: Floats
     parting: list[str]
+    fed_apart: bool
     split: Bools
     agreement: float
 
@@ -100,9 +102,9 @@ def match_records(assignment: Assignment) -> tuple[Found, StepRecord, StepRecord
     for step in assignment.checked:
         one, other = assignment.record(0, step), assignment.record(1, step)
         agreements.append(canonical.agreement(one.step.graph, other.step.graph, eps))
-    parting = _parting(assignment, (of_a[0].step, of_b[0].step), (a, b), found, eps)
-    split = split_otherwise(a, b, found)
-    return Found(found, region_confidence(found, a, b), parting, split, min(agreements)), of_a[0], of_b[0]
+    parting, fed_apart = _parting(assignment, (of_a[0].step, of_b[0].step), (a, b), found, eps)
+    confidence, split = region_confidence(found, a, b), split_otherwise(a, b, found)
+    return Found(found, confidence, parting, fed_apart, split, min(agreements)), of_a[0], of_b[0]
 
 
 def _whole(assignment: Assignment, side: Side, records: Sequence[StepRecord]) -> MatchGraph:
@@ -118,8 +120,8 @@ def _whole(assignment: Assignment, side: Side, records: Sequence[StepRecord]) ->
 def _parting(
     assignment: Assignment, steps: tuple[StepGraph, StepGraph], wholes: tuple[MatchGraph, MatchGraph], found: Match,
     eps: float,
-) -> list[str]:
-    """Where the runs part for good, in words."""
+) -> tuple[list[str], bool]:
+    """Where the runs part for good, in words, and whether it is at what they were given."""
     a, b = (replace(step, graph=whole) for step, whole in zip(steps, wholes, strict=True))
     seen = [d for d in divergences(a, b, found, eps) if d.share >= PARTING_SHARE]
     texts = []
@@ -130,7 +132,7 @@ def _parting(
             for name, step, whole in zip(assignment.names, steps, wholes, strict=True)
             if _data_apart(step, whole)
         ]
-    return [*texts, *(d.text for d in seen)][:MOST_PARTINGS]
+    return [*texts, *(d.text for d in seen)][:MOST_PARTINGS], any(d.reason in _FROM_OUTSIDE for d in seen)
 
 
 def _data_apart(step: StepGraph, whole: MatchGraph) -> bool:

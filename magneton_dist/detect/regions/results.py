@@ -96,6 +96,8 @@ def _judgement(table: RegionTable, group: int, line: Line | None) -> str:
         return line.judgement
     if not table.holds[group]:
         return "not in every traced step"
+    if table.apart[group]:
+        return "not shown to be the same work: the runs were given other parameters, data or random numbers"
     if table.one_sided[group]:
         return "on one side only, of little weight"
     if table.groups[group].split:

@@ -22,6 +22,7 @@ from magneton_dist.matching.ranks import RankPair
 from magneton_dist.records.audit import EnergyKind
 
 Quantity = Literal["joules", "seconds", "memory", "bytes"]
+SHARED = 0.5  # of what a region reads, at least, is the same on both sides where the runs were given other things
 _WEAKEST: tuple[EnergyKind, ...] = ("unmeasured", "modelled", "apportioned", "replayed", "measured")
 
 
@@ -100,6 +101,17 @@ class RegionTable:
         """(groups,) operators on one side only, whose work the other side does not do."""
         alone = (self.sums[0].operators == 0) | (self.sums[1].operators == 0)
         return np.asarray(alone & ~np.array([g.split for g in self.groups]))
+
+    @cached_property
+    def apart(self) -> Bools:
+        """(groups,) of runs that were given other parameters, data or random numbers: not shown to be equal work.
+
+        Results on one side only may be made on the other with other numbers; and parameters hardly move in a step, so
+        that equal results of other inputs prove little.
+        """
+        fed = np.array([group.pair.found.fed_apart for group in self.groups], bool)
+        unlike = np.array([group.confidence < SHARED for group in self.groups], bool)
+        return np.asarray(fed & (self.one_sided | unlike))
 
     @cached_property
     def holds(self) -> Bools:

@@ -416,6 +416,47 @@ def test_where_runs_part_is_said_with_the_probable_reason() -> None:
     assert note.startswith("q against p: the runs part at native_dropout")
 
 
+def test_equal_parameters_after_steps_on_other_data_are_no_equal_work() -> None:
+    def step(name: str, data: str, times: int, extra: bool) -> Variant:
+        d = Drawing(roles={data: "input", "w": "parameter", "k": "input"})
+        d.op("embedding", "k", "e", 5.0, stack=(CALL,))
+        d.op("mm", f"{data} w", f"h{data}", 5.0, stack=(CALL,))
+        for i in range(times):
+            d.op("mul", f"h{data}" if not i else f"h{data}{i}", f"h{data}{i + 1}", 5.0, stack=(CALL,))
+        # of w and a gradient that is another one, what w was but for its last digits
+        d.op("sub", f"w h{data}{times}", "w'", 1.0, phase="optimizer", stack=("train.py:12 update",))
+        d.op("neg", "e", "said", 1.0, stack=(CALL,))
+        if extra:
+            d.op("cumsum", f"h{data}", f"unused{data}", 9.0, stack=("debug.py:5 check", CALL))
+        return one(name, d)
+
+    result = compared(step("small", "x", 1, False), step("large", "y", 4, True))
+    assert result.findings == []
+    whole, check = result.results[:2]
+    assert (whole.kind, check.kind) == ("matched", "one-sided")
+    for region in (whole, check):
+        assert region.judgement.endswith("the runs were given other parameters, data or random numbers")
+    assert any("which reads other data" in note for note in result.notes)
+    # on the same data both are findings
+    assert len(compared(step("small", "x", 1, False), step("large", "x", 4, True)).findings) == 2
+
+
+def test_the_same_operators_more_often_are_not_told_to_replace_themselves() -> None:
+    def repeated(name: str, times: int) -> Variant:
+        d = Drawing()
+        d.op("embedding", "weight", "x", 5.0, stack=(CALL,))
+        for i in range(times - 1):
+            d.op("exp", f"{name}{i}" if i else "x", f"{name}{i + 1}", 3.0, stack=EAGER)
+        d.op("exp", f"{name}{times - 1}" if times > 1 else "x", "y", 3.0, stack=EAGER)
+        return one(name, d)
+
+    (finding,) = compared(repeated("once", 1), repeated("thrice", 3)).findings
+    assert finding.fix == (
+        "Both run exp at model.py:20, not as often or in another order (3 operators in thrice against 1 in once): "
+        "do as once does."
+    )
+
+
 def test_a_match_that_does_not_hold_on_other_ranks_is_said() -> None:
     def ranks(maker, name: str, other: str) -> Variant:  # type: ignore[no-untyped-def]
         first, second = maker().drawings["one"][0], Drawing()
