@@ -1,6 +1,6 @@
 """Tracer, meters and replay on one GPU, in plain processes: no Ray, none of the packages that reports need.
 
-    tests/gpu/check [--only REGEX] [--quick]
+    tests/gpu/check [--only REGEX] [--quick] [--budget SECONDS]
 
 Each check says one line or a few; what is missing is skipped with the reason. Figures go to build/gpu/check.json, and
 a short table comes last. Without a GPU, what does not need one is done on the CPU to see that it runs.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from magneton_dist.energy.replay.bench import Bench, OneArm
 from magneton_dist.energy.replay.power import steady_power
@@ -37,6 +38,8 @@ from magneton_dist.tracer.environment import launch_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "build" / "gpu" / "check.json"
+BUDGET_S = 470.0  # below 8 minutes
+LAUNCH_S = 120.0
 MB = 1 << 20
 BF16, FP32 = "bfloat16", "float32"
 
@@ -192,22 +195,42 @@ def idle_and_spin(bed: Bed) -> None:
 
 
 def gpm(bed: Bed) -> None:
-    """A kernel that spins against one that works: utilisation reads alike, tensor cores and DRAM do not."""
-    meter, load = NvmlMeter(bed.needs_gpu()), TorchLoad(bed.gpu)
+    """A kernel that spins and one that works by turns, under the monitors that a run records beside its power."""
+    sampler, load = Sampler(NvmlMeter(bed.needs_gpu())), TorchLoad(bed.gpu)
+    turns: list[tuple[int, int, str, str]] = []  # start, end, phase and activity, as a rank's states have them
     try:
+        if sampler.unmonitored:
+            raise Skip(sampler.unmonitored)
         load.start(boost=True)
-        for name, act in (("spin", load.spin), ("matrix products", lambda s: load.pulses([s]))):
-            meter.activity()
-            act(1.5)
-            seen = meter.activity()
-            if seen is None:
-                raise Skip("GPM gives no figures")
-            shares = {"SM": seen.sm, "tensor": seen.tensor, "DRAM": seen.dram}
-            told = ", ".join(f"{key} {value:.0%}" for key, value in shares.items() if value is not None)
-            bed.say(f"GPM during {name}", told, **{f"gpm_{name}_{key}": value for key, value in shares.items()})
+        sampler.start()
+        for length_s in np.random.default_rng(0).uniform(0.1, 0.5, max(12, round(20 * bed.scale))):
+            for stands_for, act in (("wait", load.spin), ("transfer", lambda s: load.pulses([s]))):
+                start_ns = time.monotonic_ns()
+                act(float(length_s))
+                turns.append((start_ns, time.monotonic_ns(), "working", stands_for))
     finally:
         load.stop()
-        meter.close()
+        sampler.stop()
+        sampler.meter.close()
+    looks = sampler.monitors()
+    for name, stands_for in (("spin", "wait"), ("matrix products", "transfer")):
+        within = [
+            pl.col("start_ns").ge(start) & pl.col("end_ns").le(end) for start, end, _, of in turns if of == stands_for
+        ]
+        means = looks.filter(pl.any_horizontal(within)).select(pl.col("sm", "tensor", "dram").mean()).row(0, named=True)
+        told = ", ".join(f"{part} {share:.1%}" for part, share in means.items() if share is not None)
+        bed.say(f"GPM during {name}", told or "no figures", **{f"gpm_{name}_{k}": v for k, v in means.items()})
+    bed.say("sampler with monitors", f"{sampler.core_share:.2%} of a core, {looks.height} looks at the monitors",
+            sampler_core_share=sampler.core_share)  # fmt: skip
+    try:
+        from magneton_dist.energy.corroboration import corroborate
+        from magneton_dist.timeline.states import STATES
+    except ImportError as error:
+        bed.say("GPM on spin and products", f"not judged: {error}")
+        return
+    said = corroborate(pl.DataFrame(turns, schema=STATES.schema, orient="row"), looks)
+    for name, state in (("spin", "working/wait"), ("products", "working/transfer")):
+        bed.say(f"GPM on {name} as {state.partition('/')[2]}", f"{said[state].verdict}: {said[state].reason}")
 
 
 def sensor(bed: Bed) -> None:
@@ -338,15 +361,28 @@ torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
+graph = lambda: None
+if GRAPH and device == "cuda":
+    still, captured = torch.zeros(1024, device=device), torch.cuda.CUDAGraph()
+    still.add_(1)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(captured):
+        still.add_(1)
+        still.mul_(0.5)
+    graph = captured.replay
 for _ in range(8):
+    graph()
     model(torch.randn(64, 256, device=device)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 """
 
 
-def traced(by: str) -> tuple[list[list[Any]], dict[str, list[dict[str, Any]]]]:
-    """A plain process under the tracer: rows of its spool, and the events of its kernel traces."""
+def traced(by: str, graph: bool = False) -> tuple[list[list[Any]], dict[str, list[dict[str, Any]]]]:
+    """A plain process under the tracer: rows of its spool, and the events of its kernel traces.
+
+    With `graph`, each step also replays a CUDA graph of two kernels.
+    """
     capture = {
         "warmup_steps": 2, "graph_steps": 1, "fingerprints": "none", "kernels": {"every": 3, "steps": 1, "by": by},
     }  # fmt: skip
@@ -354,8 +390,10 @@ def traced(by: str) -> tuple[list[list[Any]], dict[str, list[dict[str, Any]]]]:
         spool = Path(folder)
         (spool / "token").write_text("token")
         environment = launch_environment(os.environ, folder, "token", capture) | {"RANK": "0", "WORLD_SIZE": "1"}
-        job = subprocess.run([sys.executable, "-c", TRAIN], env=environment, cwd=ROOT, timeout=120, check=False,
-                             capture_output=True, text=True)  # fmt: skip
+        command = [sys.executable, "-c", f"GRAPH = {graph}\n{TRAIN}"]
+        job = subprocess.run(
+            command, env=environment, cwd=ROOT, timeout=120, check=False, capture_output=True, text=True
+        )
         if job.returncode:
             raise MagnetonError(f"the job ended with {job.returncode}: {job.stderr[-300:]}", where="traced job")
         rows = [json.loads(line) for path in sorted(spool.glob("l*/*.jsonl")) for line in path.open()]
@@ -370,10 +408,29 @@ def kernels_in(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     return len(kernels), sum(e["args"].get("correlation") in launches for e in kernels)
 
 
+def operators_met(events: Sequence[dict[str, Any]]) -> int:
+    """Kernels whose external id leads to an operator that the recorder made known."""
+    mark = "magneton_dist.operator#"
+    hosts = [e for e in events if e.get("cat") == "cpu_op"]
+    known = [e for e in hosts if str(e.get("name")).startswith(mark)]
+    called = {e["args"]["External id"]: e for e in hosts if "External id" in e.get("args", {})}
+    met = 0
+    for event in (e for e in events if e.get("cat") == "kernel"):
+        by = called.get(event["args"].get("External id"))
+        within = by is not None and any(
+            k["tid"] == by["tid"] and k["ts"] <= by["ts"] <= k["ts"] + k["dur"] for k in known
+        )
+        met += within or "operator" in event["args"]
+    return met
+
+
 def told(bed: Bed, name: str, rows: list[list[Any]], found: dict[str, list[dict[str, Any]]]) -> None:
     faults = [f"{row[1]}: {row[2]}" for row in rows if row[0] == "fault"]
     counts = {kind: sum(row[0] == kind for row in rows) for kind in ("step", "op")}
-    captured = ", ".join("{} kernels, {} with their launch".format(*kernels_in(events)) for events in found.values())
+    captured = ", ".join(
+        "{} kernels, {} with their launch, {} with their operator".format(*kernels_in(events), operators_met(events))
+        for events in found.values()
+    )
     bed.say(name, f"{counts['step']} steps, {counts['op']} operators; {'; '.join([captured, *faults]).strip('; ')}")
 
 
@@ -383,12 +440,20 @@ def traced_job(bed: Bed) -> None:
 
 
 def cupti(bed: Bed) -> None:
-    """The same steps by CUPTI's own records: as many kernels."""
+    """The same steps by CUPTI's own records: as many kernels, operators, nodes of graphs and shares of SMs."""
     bed.needs_gpu()
-    both = {by: traced(by) for by in ("kineto", "cupti")}
+    both = {by: traced(by, graph=True) for by in ("kineto", "cupti")}
     told(bed, "traced job by CUPTI", *both["cupti"])
     counts = {by: [kernels_in(events)[0] for events in found.values()] for by, (_, found) in both.items()}
     bed.say("CUPTI against Kineto", f"kernels per captured step {counts['cupti']} against {counts['kineto']}", **counts)
+    for what, key in (("nodes of CUDA graphs", "graph node id"), ("kernels with shares of SMs", "blocks per SM")):
+        said = {
+            by: [sum(bool(e.get("args", {}).get(key)) for e in events if e.get("cat") == "kernel")
+                 for events in found.values()]
+            for by, (_, found) in both.items()
+        }  # fmt: skip
+        figures = {f"{key} by {by}": counted for by, counted in said.items()}
+        bed.say(what, f"{said['cupti']} by CUPTI against {said['kineto']}", **figures)
 
 
 def two_ranks_on_one_device(bed: Bed) -> None:
@@ -411,23 +476,25 @@ def launch(bed: Bed) -> None:
             sys.executable, "-m", "magneton_dist.commands", "launch", "configs/uneven_inputs.yaml", "--quiet",
             "--set", "repeats=1", "--set", "warmup_runs=0", "--set", f"runs={folder}", "--set", "energy.meter=auto",
         ]  # fmt: skip
-        ended = subprocess.run(command, cwd=ROOT, timeout=150, check=False, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=ROOT, timeout=LAUNCH_S, check=False, capture_output=True, text=True)
         results = list(Path(folder).glob("*/audit.json"))
         kind = json.loads(results[0].read_text())["energy_kind"] if results else "nothing"
     bed.say("launch of the uneven example", f"exit code {ended.returncode}, joules {kind}")
 
 
-CHECKS: tuple[Callable[[Bed], None], ...] = (
-    machine, idle_and_spin, gpm, sensor, replay_runs_at_all, solo_runs, tf32, addmm, ten_captures, traced_job, cupti,
-    two_ranks_on_one_device, launch,
+# with the seconds that each takes at most on a GPU: one for which there is no time left is skipped
+CHECKS: tuple[tuple[Callable[[Bed], None], float], ...] = (
+    (machine, 5), (idle_and_spin, 45), (gpm, 20), (sensor, 30), (replay_runs_at_all, 15), (traced_job, 15), (cupti, 30),
+    (two_ranks_on_one_device, 15), (solo_runs, 120), (tf32, 60), (addmm, 75), (launch, LAUNCH_S), (ten_captures, 45),
 )  # fmt: skip
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="checks whose name matches")
     parser.add_argument("--quick", action="store_true", help="a fifth of the durations: to see that it runs")
-    args = parser.parse_args()
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for all of it")
+    args = parser.parse_args(arguments)
     gpu, why = "", ""
     try:
         visible = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -436,12 +503,15 @@ def main() -> int:
         why = error.what
     bed = Bed(gpu, why, 0.2 if args.quick else 1.0)
     failed, started_s = False, time.monotonic()
-    for check in CHECKS:
+    for check, most_s in CHECKS:
         name = check.__name__.replace("_", " ")
         if not re.search(args.only, name):
             continue
-        print(f"{name} ({time.monotonic() - started_s:.0f} s)", flush=True)
+        left_s = args.budget - (time.monotonic() - started_s)
+        print(f"{name} ({args.budget - left_s:.0f} s)", flush=True)
         try:
+            if gpu and left_s < most_s:
+                raise Skip(f"it takes up to {most_s:.0f} s, of {args.budget:.0f} s {max(0.0, left_s):.0f} s are left")
             check(bed)
         except Skip as reason:
             bed.say(name, f"skipped: {reason}")
