@@ -1,9 +1,12 @@
 /* A driver library with three GPUs, the last one sliced; the tests set its globals. */
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <time.h>
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7 };
+enum { DRAM = 10, NVLINK_RX = 60 };
 enum { INSTANT = 186, GPUS = 3, SLICED = 3, SLICE = 100 };
 
 int power_error, average_error, energy_error, gpm_error, open_count, process_count = 1;
@@ -76,15 +79,35 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void 
 }
 
 int nvmlGpmQueryDeviceSupport(void *device, uint32_t *support) { support[1] = 1; return OK; }
-int nvmlGpmSampleAlloc(void **sample) { *sample = handle(7); return OK; }
-int nvmlGpmSampleFree(void *sample) { return OK; }
-int nvmlGpmSampleGet(void *device, void *sample) { return gpm_error; }
+/* What monitors count: it goes on at a rate until `fake_moves` sets another; a sample is how far it has come. */
+typedef struct { double s, dram_percent_s, nvlink_mib; } moved_t;
+static moved_t moved;
+static double dram_percent = 10, nvlink_mib_s = -1; /* below 0: not supported */
+
+static moved_t *move(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double now = t.tv_sec + t.tv_nsec / 1e9, lasted = moved.s ? now - moved.s : 0;
+    moved.dram_percent_s += lasted * dram_percent;
+    moved.nvlink_mib += lasted * nvlink_mib_s;
+    moved.s = now;
+    return &moved;
+}
+
+void fake_moves(double percent, double mib_s) { move(); dram_percent = percent; nvlink_mib_s = mib_s; }
+int nvmlGpmSampleAlloc(void **sample) { *sample = calloc(1, sizeof(moved_t)); return OK; }
+int nvmlGpmSampleFree(void *sample) { free(sample); return OK; }
+int nvmlGpmSampleGet(void *device, void *sample) { *(moved_t *)sample = *move(); return gpm_error; }
 
 int nvmlGpmMetricsGet(question_t *question) {
     if (!question->version || !question->first || !question->second) return INVALID;
+    const moved_t *a = question->first, *b = question->second;
     for (uint32_t i = 0; i < question->count; i++) {
-        question->metrics[i].result = question->metrics[i].id < 60 ? OK : NOT_SUPPORTED; /* no NVLink */
-        question->metrics[i].value = question->metrics[i].id;
+        metric_t *metric = &question->metrics[i];
+        metric->result = metric->id >= NVLINK_RX && nvlink_mib_s < 0 ? NOT_SUPPORTED : OK;
+        metric->value = metric->id == DRAM ? (b->dram_percent_s - a->dram_percent_s) / (b->s - a->s)
+            : metric->id == NVLINK_RX ? (b->nvlink_mib - a->nvlink_mib) / (b->s - a->s)
+            : metric->id > NVLINK_RX ? 0 : metric->id;
     }
     return OK;
 }

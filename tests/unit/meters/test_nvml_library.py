@@ -9,14 +9,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pynvml
 import pytest
 
+from magneton_dist.energy.corroboration import corroborate
 from magneton_dist.errors import MeterError
 from magneton_dist.meters import nvml as room
 from magneton_dist.meters.gpm import Activity
 from magneton_dist.meters.nvml import NvmlMeter, visible_gpus
 from magneton_dist.meters.sampler import Sampler
+from magneton_dist.timeline.states import STATES
 
 GPUS = ("GPU-aaaa1111-0000", "GPU-bbbb2222-0000", "GPU-bbbb3333-0000")
 MIG = "MIG-cccc4444-0000"
@@ -129,7 +133,7 @@ def test_activity_fills_the_real_structures(meter: NvmlMeter, library: Library) 
     activity = meter.activity()
     assert activity is not None
     # the library answers each metric with its number: SM 2, tensor 5, DRAM 10 percent
-    assert activity == Activity(activity.start_ns, activity.end_ns, 0.02, 0.05, 0.10, None)
+    assert activity == Activity(activity.start_ns, activity.end_ns, 0.02, 0.05, pytest.approx(0.10), None)
     assert activity.end_ns - activity.start_ns >= 110_000_000
     library.gpm_error = NO_PERMISSION
     time.sleep(0.11)
@@ -143,6 +147,30 @@ def test_the_sampler_with_monitors_costs_little_of_a_core(meter: NvmlMeter) -> N
     sampler.stop()
     seen = sampler.monitors()
     assert 15 <= seen.height <= 30  # every second or third reading of the power
-    assert seen["dram"].unique().to_list() == [0.10]
+    assert seen["dram"].to_list() == pytest.approx([0.10] * seen.height)
     assert seen["start_ns"][1:].to_list() == seen["end_ns"][:-1].to_list()
     assert sampler.core_share <= 0.01
+
+
+def test_a_run_that_waits_and_transfers_by_turns_is_corroborated(meter: NvmlMeter, library: Library) -> None:
+    """For seconds the device spins (nothing moves) or transfers (250 GB/s, 8 % of DRAM), each for 30 to 300 ms."""
+    moves = library.loaded.fake_moves
+    moves.argtypes, moves.restype = [ctypes.c_double, ctypes.c_double], None
+    random, states = np.random.default_rng(0), []
+    moves(0.1, 0.0)
+    sampler = Sampler(meter)
+    sampler.start()
+    edges = [time.monotonic_ns()]
+    for turn, lasts_s in enumerate(random.uniform(0.03, 0.3, 30)):
+        transfers = turn % 2 == 1
+        moves(*((8.0, 250e9 / 2**20) if transfers else (0.1, 0.0)))
+        time.sleep(lasts_s)
+        edges.append(time.monotonic_ns())
+        states.append((edges[-2], edges[-1], "working", "transfer" if transfers else "wait"))
+    sampler.stop()
+    said = corroborate(pl.DataFrame(states, schema=STATES.schema, orient="row"), sampler.monitors())
+    assert {state: one.verdict for state, one in said.items()} == dict.fromkeys(
+        ["working/wait", "working/transfer"], "agrees"
+    )
+    low, high = (float(word) for word in said["working/transfer"].reason.split(" GB/s")[0].split()[1::2])
+    assert low - 25 < 250 < high + 25
