@@ -78,9 +78,9 @@ def test_an_audit_from_end_to_end(driver: Any) -> None:
 
 def test_a_failing_job_keeps_its_output_and_is_not_repeated(driver: Any) -> None:
     variants = {"good": driver.variant(), "bad": driver.variant(3, 0.01, "fail")}
-    outcomes = driver.start(driver.audit(variants=variants, baseline="good", repeats=2, warmup_runs=2)).finish()
+    outcomes = driver.start(driver.audit(variants=variants, baseline="good", repeats=1, warmup_runs=2)).finish()
     assert [(o["variant"], o["discarded"], o["exit_code"]) for o in outcomes] == [
-        ("bad", True, 1), ("good", False, 0), ("good", False, 0),
+        ("bad", True, 1), ("good", False, 0),
     ]  # fmt: skip
     bad = outcomes[0]
     assert "rank 1 gives up" in bad["output"]

@@ -147,7 +147,7 @@ def test_more_ranks_each_that_finishes_early_is_named(world_size: int, tmp_path:
 def test_balanced_data_with_a_bucket_of_zeros_has_no_shadow(tmp_path: Path) -> None:
     record, audit, _ = launch(
         tmp_path, BALANCED, "repeats=2", "warmup_runs=0",
-        "job.args=[--balanced, --docs, '240', --zero-branch, --dim, '64']",
+        "job.args=[--balanced, --docs, '120', --zero-branch, --dim, '64']",
     )  # fmt: skip
     zeros = record.runs["join"][0].ranks[0].collectives.filter(pl.col("zero_payload") & (pl.col("origin") == "ddp"))
     assert zeros.height > 0  # there are all-zero buckets, and rightly so

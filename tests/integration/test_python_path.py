@@ -14,12 +14,15 @@ SCRIPT = Path(__file__).parent / "scripts" / "branch_job.py"
 pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]  # a busy machine takes many times longer
 
 
-def explained(case: str, folder: Path) -> dict[str, Any]:
-    """What `explain --config` says of the costliest region of the forward pass that only parts in Python."""
+def explained(case: str, folder: Path, script: Path = SCRIPT, **args: list[str]) -> dict[str, Any]:
+    """What `explain --config` says of the costliest region of the forward pass that only parts in Python.
+
+    `args`: of the script, by variant; default: the case and the variant's name.
+    """
     config = {
         "name": case,
-        "job": {"torchrun": {"nproc_per_node": 2}, "script": str(SCRIPT), "env": {"OMP_NUM_THREADS": "1"}},
-        "variants": {name: {"args": [case, name]} for name in ("a", "b")},
+        "job": {"torchrun": {"nproc_per_node": 2}, "script": str(script), "env": {"OMP_NUM_THREADS": "1"}},
+        "variants": {name: {"args": args.get(name, [case, name])} for name in ("a", "b")},
         "baseline": "a", "repeats": 1, "warmup_runs": 0,
         "capture": {"warmup_steps": 1, "graph_steps": 2}, "energy": {"meter": "modelled:h200"},
         "diagnose": {"budget": 0}, "runs": str(folder / "runs"),
@@ -61,3 +64,18 @@ def test_an_argument_is_followed_through_torch_to_the_job(tmp_path: Path) -> Non
     assert f"{functional.__file__}:" in told
     assert " multi_head_attention_forward: need_weights\n" in told
     assert "from weights (argument of __init__)" in told
+
+
+def test_the_attention_of_transformers_is_named(tmp_path: Path) -> None:
+    """`attn_implementation` in a configuration: dispatched through a table, not by a condition."""
+    pytest.importorskip("transformers")
+    script = SCRIPT.with_name("transformers_job.py")
+    found = explained("transformers", tmp_path, script, a=["eager"], b=["sdpa"])
+    assert found["cause"]["name"] == "self.config._attn_implementation", found["diagnosis"]
+    assert found["cause"]["values"] == {"a": "'eager'", "b": "'sdpa'"}
+    assert (found["cause"]["layer"], found["proof"]) == ("branch", "consistent")
+    told = "\n".join(found["diagnosis"])
+    assert "eager_attention_forward in a, " in told
+    assert "sdpa_attention_forward in b" in told
+    assert "modeling_gpt2.py" in told
+    assert "from config (argument of __init__)" in found["diagnosis"][-1]

@@ -95,7 +95,8 @@ def test_every_command_runs(clone: Path):
 
 
 def test_every_command_on_a_record_runs(clone: Path, monkeypatch):
-    run("magneton-dist launch configs/uneven_inputs.yaml --set repeats=1 --set warmup_runs=0", clone)
+    small = "job.args=[--layers, '1', --dim, '64', --tokens, '256']"
+    run(f'magneton-dist launch configs/uneven_inputs.yaml --set repeats=1 --set warmup_runs=0 --set "{small}"', clone)
     assert len(ON_A_RECORD) == 3
     for command in ON_A_RECORD:
         run(command, clone)

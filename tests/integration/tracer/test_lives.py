@@ -140,7 +140,7 @@ def test_a_shadowed_sitecustomize_still_runs(
     assert job.announced() == {}
 
 
-@pytest.mark.parametrize("way", ["spawns", "forks"])
+@pytest.mark.parametrize("way", ["spawns", pytest.param("forks", marks=pytest.mark.soak)])
 def test_started_by_multiprocessing(run: Callable[..., Job], way: str):
     job = run(sys.executable, LIFE, way, capture=CAPTURE, PORT=free_port())
     assert job.status == 0, job.errors
