@@ -36,10 +36,10 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULT = REPOSITORY / "build" / "bench" / "tracer.json"
 BLOCK_STEPS = 1
-PAIRS = 10
+PAIRS = 8
 GRAPH_PAIRS = 3
 START_UPS = 9
-TOKENS = 2048  # of a rank in a step, which takes about 8 s on two cores; usual jobs have more
+TOKENS = 4096  # of a rank in a step, which takes about 16 s on two cores; usual jobs have more
 TRACED_TOKENS = 1024
 FEW_TOKENS = 8
 THIN_PAIRS = 40
