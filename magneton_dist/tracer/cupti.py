@@ -89,9 +89,6 @@ class Cupti:
 
     def __init__(self, library: str | None = None) -> None:
         self._cupti = _load((library,) if library else LIBRARIES)
-        lacks = [name for name in _NEEDED if not hasattr(self._cupti, name)]
-        if lacks:
-            raise CuptiError(f"this library has no {', '.join(lacks)}: it is older or newer than CUDA 12 and 13")
         self.missing: dict[str, str] = {}
         self.operator: Callable[[int], AbstractContextManager[None]] | None = None
         self._enabled: list[int] = []
@@ -269,7 +266,7 @@ class Cupti:
 
 
 def version() -> str:
-    """Version of the library that would be used; raises `CuptiError` when there is none."""
+    """Version of the library that would be used; raises `CuptiError` when there is none that can be."""
     number = ctypes.c_uint32(0)
     library = _load(LIBRARIES)
     if not hasattr(library, "cuptiGetVersion") or library.cuptiGetVersion(ctypes.byref(number)) != _OK:
@@ -287,7 +284,11 @@ def _event(kind: int, name: str, since_ns: int, lasts_ns: int, about: dict[str, 
 def _load(names: tuple[str, ...]) -> Any:
     for name in names:
         try:
-            return ctypes.CDLL(name)
+            library = ctypes.CDLL(name)
         except OSError:
             continue
+        lacks = [function for function in _NEEDED if not hasattr(library, function)]
+        if lacks:
+            raise CuptiError(f"{name} has no {', '.join(lacks)}: it is older or newer than CUDA 12 and 13")
+        return library
     raise CuptiError(f"no library {' or '.join(names)}")

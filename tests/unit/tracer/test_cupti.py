@@ -168,3 +168,10 @@ def test_it_tells_the_version_that_would_be_used(library: str, monkeypatch: pyte
     monkeypatch.setattr(cupti_module, "LIBRARIES", ("libcupti-that-is-not-there.so",))
     with pytest.raises(CuptiError, match="no library"):
         version()
+
+
+def test_the_version_of_a_library_that_cannot_be_used_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = compiled(tmp_path / "libcupti.so.12", "REGISTER")
+    monkeypatch.setattr(cupti_module, "LIBRARIES", (lacking,))
+    with pytest.raises(CuptiError, match="cuptiActivityRegisterCallbacks"):
+        version()
