@@ -11,6 +11,7 @@ from magneton_dist.energy.summary import RankSummary
 from magneton_dist.errors import RecordError
 from magneton_dist.pipeline import RunAnalysis, analyse
 from magneton_dist.records.manifest import Manifest
+from magneton_dist.records.monitors import read_monitors
 from magneton_dist.records.store import RunRecord, load
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.timeline.clocks import RankClock
@@ -58,6 +59,7 @@ def run_bands(done: RunAnalysis, manifest: Manifest) -> RunBands:
             collectives=_shifted(record.collectives, shift),
             steps=_shifted(record.steps, shift),
             arrivals=done.joined.joined.of(rank).with_columns(pl.col("last_arrival_ns") + shift),
+            monitors=_shifted(read_monitors(record.folder), shift),
             node=of_rank.summary.node,
             device=of_rank.summary.device,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from magneton_dist.records.audit import EnergyKind
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COLLECTIVES, OPS, POWER, STEPS
 from magneton_dist.timeline.arrivals import ARRIVALS
 
@@ -16,7 +17,8 @@ class RankBands:
     """One rank of one run. Times are ns, already on the coordinator's clock (offsets added).
 
     `states` is a `timeline.states.STATES` table; `power`, `collectives`, `steps` and
-    `ops` are tables of the record's schema, `arrivals` is `timeline.arrivals.ARRIVALS`; they may be empty.
+    `ops` are tables of the record's schema, `arrivals` is `timeline.arrivals.ARRIVALS`, `monitors` is
+    `records.monitors.MONITORS`; they may be empty.
     """
 
     states: pl.DataFrame
@@ -25,6 +27,7 @@ class RankBands:
     steps: pl.DataFrame = field(default_factory=STEPS.empty)
     ops: pl.DataFrame = field(default_factory=OPS.empty)
     arrivals: pl.DataFrame = field(default_factory=ARRIVALS.empty)
+    monitors: pl.DataFrame = field(default_factory=MONITORS.empty)
     node: str = ""
     device: str = ""
 

@@ -25,6 +25,11 @@ from magneton_dist.reports.palette import shown_state
 MAX_ARROWS = 20_000
 _TRACKS = {"states": 1, "steps": 2, "collectives": 1_000, "operators": 5_000}  # first track of each kind
 _THREADS_PER_RANK = 10_000
+# columns of the monitors, and how they are shown
+_PARTS = (
+    ("sm", "SMs with work", "%", 0.01), ("tensor", "tensor cores", "%", 0.01), ("dram", "DRAM bandwidth", "%", 0.01),
+    ("nvlink_bytes_s", "NVLink", "GB/s", 1e9),
+)  # fmt: skip
 
 
 def write_perfetto(run: RunBands, path: Path) -> None:
@@ -47,8 +52,8 @@ def write_perfetto(run: RunBands, path: Path) -> None:
             events.append(_encode(placed, "X"))
             if kind == "collectives":
                 calls.append(placed)
-        for power in _power(bands, run, pid):
-            events.append(_encode(power, "C"))
+        for counter in (*_power(bands, run, pid), *_monitors(bands, run, pid)):
+            events.append(_encode(counter, "C"))
         failed += bands.power["watts"].null_count()
     left_out = 0
     if calls:
@@ -133,6 +138,18 @@ def _power(bands: RankBands, run: RunBands, pid: int) -> Iterator[pl.DataFrame]:
             ts=pl.col("since") - run.start_ns, pid=pl.lit(pid, pl.Int64),
             tid=pl.lit(pid * _THREADS_PER_RANK, pl.Int64), name=pl.lit(name), args=pl.struct(W="watts"),
         )
+
+
+def _monitors(bands: RankBands, run: RunBands, pid: int) -> Iterator[pl.DataFrame]:
+    """Counter events of what performance monitors say of the device's parts, each for the time between two looks."""
+    for column, part, unit, scale in _PARTS:
+        told = bands.monitors.drop_nulls(column)
+        if told.height:
+            yield told.select(
+                ts=pl.col("start_ns") - run.start_ns, pid=pl.lit(pid, pl.Int64),
+                tid=pl.lit(pid * _THREADS_PER_RANK, pl.Int64), name=pl.lit(f"{part} of {one_line(bands.device, 60)}"),
+                args=pl.struct((pl.col(column) / scale).alias(unit)),
+            )  # fmt: skip
 
 
 def _arrows(run: RunBands, calls: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame, int]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magneton_dist.records.monitors import MONITORS
 from magneton_dist.reports.perfetto import lanes, write_perfetto
 from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
 from magneton_dist.timeline.clocks import RankClock
@@ -113,6 +114,25 @@ def test_power_is_a_counter_from_the_start_of_what_a_reading_speaks_for(trace, j
     assert [e["args"]["W"] for e in counter] == pytest.approx(readings["watts"].to_list())
     assert [e["ts"] for e in counter[:3]] == [0.0, 50_000.0, 100_000.0]
     assert {e["name"] for e in counter} == {"power of GPU-00000000 (modelled)"}
+
+
+def test_performance_monitors_are_counters_for_the_time_between_two_looks(join, tmp_path):
+    run = join.bands()
+    looks = [(run.start_ns + ms * 1_000_000, 0.5, ms * 1e9) for ms in (10, 110)]
+    monitors = pl.DataFrame(
+        [("GPU-00000000", t, t + 100_000_000, sm, None, 0.25, link) for t, sm, link in looks],
+        schema=MONITORS.schema, orient="row",
+    )  # fmt: skip
+    write_perfetto(replace(run, ranks={0: replace(run.ranks[0], monitors=monitors)}), tmp_path / "t.gz")
+    seen = [(e["name"], e["ts"], e["args"]) for e in of(read(tmp_path / "t.gz"), "C") if "power" not in e["name"]]
+    assert sorted(seen, key=str) == [
+        ("DRAM bandwidth of GPU-00000000", 10_000.0, {"%": 25.0}),
+        ("DRAM bandwidth of GPU-00000000", 110_000.0, {"%": 25.0}),
+        ("NVLink of GPU-00000000", 10_000.0, {"GB/s": 10.0}),
+        ("NVLink of GPU-00000000", 110_000.0, {"GB/s": 110.0}),
+        ("SMs with work of GPU-00000000", 10_000.0, {"%": 50.0}),
+        ("SMs with work of GPU-00000000", 110_000.0, {"%": 50.0}),
+    ]  # fmt: skip
 
 
 def test_what_is_in_flight_lasts_to_the_end_and_failed_readings_are_counted(early_exit, tmp_path):

@@ -170,7 +170,7 @@ def test_it_tells_the_version_that_would_be_used(library: str, monkeypatch: pyte
         version()
 
 
-def test_the_version_of_a_library_that_cannot_be_used_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_a_library_that_cannot_be_used_is_not_told(tmp_path: Path, monkeypatch: Any) -> None:
     lacking = compiled(tmp_path / "libcupti.so.12", "REGISTER")
     monkeypatch.setattr(cupti_module, "LIBRARIES", (lacking,))
     with pytest.raises(CuptiError, match="cuptiActivityRegisterCallbacks"):
