@@ -22,6 +22,7 @@ from magneton_dist.records.manifest import RankRun
 from magneton_dist.timeline.carry import carry_shares
 from magneton_dist.timeline.gpu_states import CAPTURE_MARK
 from magneton_dist.timeline.intervals import Ints, intersect, intervals, length
+from magneton_dist.timeline.loading import loading
 from magneton_dist.timeline.states import CPU, rank_states
 from magneton_dist.timeline.sums import waits
 from magneton_dist.timeline.window import Window
@@ -98,6 +99,7 @@ def account(
         energy = carried_over(energy, carried, weights.nominal())
     calls = waits(tables["collectives"], arrivals, timeline.states, window)
     steps = tables["steps"].filter(pl.col("end_ns").is_between(window.start_ns, window.end_ns, closed="right"))
+    host_times = pl.concat([host_times, loading(tables["marks"], timeline.states, tables["steps"])])
     host_times = host_times.filter(pl.col("step").is_in(steps["step"].implode()))
     units, unit = _units(steps)
     # where nobody could measure, the meter's own words say so

@@ -1,7 +1,8 @@
 """What a rank's host did while its device idled, and how long it stood in synchronisation: one file per rank.
 
 Only profiler traces tell it: they hold the launch of every kernel, the loader's annotations and the runtime's calls.
-Of a job that was recorded, the steps whose kernels were captured tell how long its main thread waited for the device.
+Of a job that was recorded, the steps whose kernels were captured tell how long its main thread waited for the device;
+how long it fetched data while the device was idle is not in the file: marks of the record tell it.
 """
 
 from __future__ import annotations

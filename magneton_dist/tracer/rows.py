@@ -12,6 +12,9 @@ FORMAT_VERSION = 1
 # operators that mark the ends of an annotated stretch: see magneton_dist.tracer.annotate
 ENTER, LEAVE = "magneton_dist.enter.default", "magneton_dist.leave.default"
 
+# marks around each batch that a DataLoader gives; the latter with the kind of its iterator (`what`) and its stack
+LOADER_ENTER, LOADER_EXIT = "loader_enter", "loader_exit"
+
 # name, in a profiler's trace, of the time in which an operator of the graph was being called: with its `start_ns`
 OPERATOR = "magneton_dist.operator#"
 
@@ -45,7 +48,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     # digest of one parameter at the end of the run, accumulated in float64
     "parameter": ("name", "shape", "dtype", "sum", "l1", "l2", "exact", "projections"),
     # moments: python_start, process_group, join_enter, join_exit, join_done, last_step, exit, stopped,
-    # steps_by_call (the `step` rows that end before it are void)
+    # loader_enter, loader_exit, steps_by_call (the `step` rows that end before it are void)
     "mark": ("name", "t_ns", "detail"),
     # faults of the tracer itself and anything it left out on purpose
     "fault": ("where", "message"),

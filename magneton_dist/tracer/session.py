@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from magneton_dist.tracer import uncompiled
+from magneton_dist.tracer import loaders, uncompiled
 from magneton_dist.tracer.environment import PID, Settings
 from magneton_dist.tracer.identity import Identity, claim
 from magneton_dist.tracer.kernels import KernelCapture
@@ -65,6 +65,7 @@ class Session:
         uncompiled.ends_here(self.spool.guard)
         self._follow_backwards()
         self._follow_scalers()
+        loaders.follow(self.spool, self._stacks, self._mark)
         self._follow_exit()
 
     def group_created(self, group: Any, global_ranks: list[int]) -> None:
