@@ -16,6 +16,7 @@ from magneton_dist.records.schema import COUNTERS, POWER
 
 _CONDITIONS_NS = 1_000_000_000  # time between two looks at temperature and throttling
 _STALL_NS = 2_000_000_000  # longer than any sensor's window
+_LOOK_SHARE = 0.004  # of a core, at most, for looks at performance monitors: power and counter come first
 
 
 class Sampler:
@@ -23,6 +24,7 @@ class Sampler:
 
     A reading that fails becomes a row without watts: a gap, never 0. A sensor that has not updated since the
     reading before adds no row. A meter without a period (null, modelled) is not polled at all.
+    Performance monitors are looked at beside it, as often as they have something new and a look costs little.
 
     Attributes:
         faults: why readings failed, each reason once.
@@ -46,6 +48,7 @@ class Sampler:
         self._power: list[tuple[int, float | None, int]] = []  # t_ns, watts, window_ns
         self._counters: list[tuple[int, float]] = []  # t_ns, joules
         self._activity: list[Activity] = []
+        self._look_ns = 0  # when the next one is due
         self._monitored = meter if isinstance(meter, Monitored) else None
         self.unmonitored = self._why_unmonitored()
         self._stop = threading.Event()
@@ -136,8 +139,9 @@ class Sampler:
         return ""
 
     def _look(self) -> None:
-        if self.unmonitored or self._monitored is None:
+        if self.unmonitored or self._monitored is None or time.monotonic_ns() < self._look_ns:
             return
+        cpu_ns = time.thread_time_ns()
         try:
             seen = self._monitored.activity()
         except Exception as error:  # noqa: BLE001 - the same; what was seen until here is kept
@@ -145,6 +149,7 @@ class Sampler:
             return
         if seen is not None:
             self._activity.append(seen)
+            self._look_ns = seen.end_ns + int((time.thread_time_ns() - cpu_ns) / _LOOK_SHARE)
 
     def _conditions(self) -> Conditions:
         try:

@@ -242,3 +242,21 @@ def test_monitors_that_break_are_given_up_and_what_was_seen_is_kept(sampled, nvm
     assert sampler.monitors()["tensor"].to_list() == [0.5]
     assert sampler.unmonitored.startswith("given up: StopIteration")
     assert sampler.tables()[0].height > 4
+
+
+def test_looks_at_monitors_that_cost_much_are_rarer(sampled, nvml, clock, monkeypatch):
+    for of in (gpm, nvml_room):
+        monkeypatch.setattr(of, "time", clock)
+    burnt_ns, answer = [0], nvml._nvmlGpmMetricsGet
+
+    def costly(question):
+        burnt_ns[0] += 2 * MS  # 0.4 % of 500 ms
+        return answer(question)
+
+    nvml._nvmlGpmMetricsGet = costly
+    monkeypatch.setattr(clock, "thread_time_ns", lambda: burnt_ns[0])
+    sampler = sampled(NvmlMeter(GPU, nvml), 0.05, 2.0)
+    seen = sampler.monitors()
+    assert ((seen["end_ns"] - seen["start_ns"]) / MS).to_list() == [100.0, 500.0, 500.0, 500.0]
+    assert sampler.core_share == pytest.approx(4 * 0.002 / 2.0)
+    assert sampler.tables()[0].height > 10  # power is read as often as ever
