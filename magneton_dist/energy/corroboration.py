@@ -22,6 +22,7 @@ MOVES = {"nvlink_bytes_s": 1e9, "dram": 0.01}
 MOVES_SHARE = 0.1  # nor is less than this of what the collectives' busiest state moves
 LEAST_SPARE = 20  # looks beyond the states that are told apart
 _DEVIATES = 2.09  # standard errors of a 95 % interval with so many to spare; with more it is less
+_FAINT = 1e-3  # a state, or a difference between two, of less than this of the looks' time is not seen
 _CLAIMS = ("wait", "transfer")
 _NAMES = {"nvlink_bytes_s": "NVLink", "dram": "DRAM"}
 
@@ -45,18 +46,23 @@ def corroborate(states: pl.DataFrame, monitors: pl.DataFrame) -> dict[str, Corro
     told = {name: looks.drop_nulls(name) for name in MOVES if looks[name].drop_nulls().len()}
     if not told:
         return {name: Corroboration("not available", "the monitors told nothing in that time") for name in claimed}
-    moved = {name: _per_state(list(spans.values()), rows, name) for name, rows in told.items()}
-    known = {name: ends for name, ends in moved.items() if ends is not None}
-    if not known:
-        most = max(rows.height for rows in told.values())
-        why = f"{most} looks at the monitors do not tell the states apart"
-        return {name: Corroboration("not available", why) for name in claimed}
-    columns = [list(spans).index(name) for name in claimed]
-    limits = {m: max(MOVES[m], MOVES_SHARE * float(ends[columns, 0].max())) for m, ends in known.items()}
-    return {
-        name: _judged(name, {m: (ends[c, 0], ends[c, 1]) for m, ends in known.items()}, limits)
-        for name, c in zip(claimed, columns, strict=True)
+    names = list(spans)
+    moved = {monitor: _per_state([spans[name] for name in names], rows, monitor) for monitor, rows in told.items()}
+    columns = {name: names.index(name) for name in claimed}
+    limits = {
+        monitor: max(MOVES[monitor], MOVES_SHARE * max(float(ends[c, 0]) for c in columns.values()))
+        for monitor, ends in moved.items()
     }
+    found = {}
+    for name, column in columns.items():
+        known = {m: (float(ends[column, 0]), float(ends[column, 1])) for m, ends in moved.items()}
+        known = {monitor: ends for monitor, ends in known.items() if np.isfinite(ends).all()}
+        if known:
+            found[name] = _judged(name, known, limits)
+        else:
+            why = f"{max(rows.height for rows in told.values())} looks at the monitors do not tell it from other states"
+            found[name] = Corroboration("not available", why)
+    return found
 
 
 def claims(states: pl.DataFrame) -> list[str]:
@@ -65,18 +71,22 @@ def claims(states: pl.DataFrame) -> list[str]:
     return [f"{phase}/{activity}" for phase, activity in found.iter_rows()]
 
 
-def _per_state(spans: Sequence[np.ndarray], looks: pl.DataFrame, monitor: str) -> Floats | None:
-    """(states, 2) lower and upper end of what a device in each state shows; None where that cannot be told."""
+def _per_state(spans: Sequence[np.ndarray], looks: pl.DataFrame, monitor: str) -> Floats:
+    """(states, 2) lower and upper end of what a device in each state shows; infinite where that cannot be told."""
     start, end = looks["start_ns"].to_numpy(), looks["end_ns"].to_numpy()
     share = np.stack([(before(s, end) - before(s, start)) / (end - start) for s in spans], axis=1)
     shown = looks[monitor].to_numpy()
-    spare = len(shown) - share.shape[1]
-    if spare < LEAST_SPARE or np.linalg.matrix_rank(share, tol=1e-3 * np.sqrt(len(shown))) < share.shape[1]:
-        return None
-    mean = np.linalg.lstsq(share, shown, rcond=None)[0]
-    variance = float(np.square(shown - share @ mean).sum()) / spare
-    half = _DEVIATES * np.sqrt(variance * np.diag(np.linalg.inv(share.T @ share)))
-    return np.stack([mean - half, mean + half], axis=1)
+    ends = np.tile([-np.inf, np.inf], (len(spans), 1))
+    if len(shown) < LEAST_SPARE + len(spans):
+        return ends
+    left, strength, right = np.linalg.svd(share, full_matrices=False)
+    told = strength > _FAINT * np.sqrt(len(shown))
+    apart = np.square(right[~told]).sum(axis=0) < _FAINT  # of the states: none trades places with what is not told
+    mean = (left[:, told].T @ shown / strength[told]) @ right[told]
+    variance = float(np.square(shown - share @ mean).sum()) / (len(shown) - told.sum())
+    half = _DEVIATES * np.sqrt(variance * np.square(right[told] / strength[told, None]).sum(axis=0))
+    ends[apart] = np.stack([mean - half, mean + half], axis=1)[apart]
+    return ends
 
 
 def _judged(state: str, moved: Mapping[str, tuple[float, float]], limits: Mapping[str, float]) -> Corroboration:

@@ -77,15 +77,27 @@ def test_phases_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("states", "words"),
     [
-        (drawn(STEPS, 4), "looks at the monitors do not tell the states apart"),  # too few looks
+        (drawn(STEPS, 4), "looks at the monitors"),  # too few
         # each look has as much of each state as every other
-        (drawn([("compute", 25.0), ("wait", 15.0), ("transfer", 10.0)], 80, seed=None), "do not tell the states apart"),
+        (drawn([("compute", 25.0), ("wait", 15.0), ("transfer", 10.0)], 80, seed=None), "do not tell it from other"),
     ],
 )
 def test_what_cannot_be_told_is_not_said(states: pl.DataFrame, words: str) -> None:
     found = corroborate(states, seen(states, SPIN))
     assert {one.verdict for one in found.values()} == {"not available"}
     assert all(words in one.reason for one in found.values())
+
+
+def test_a_state_that_was_hardly_there_leaves_the_others_their_say() -> None:
+    states = drawn(STEPS, 60)
+    last = states["end_ns"][-1]
+    briefly = pl.DataFrame([(last, last + MS // 100, "finished", "transfer")], schema=STATES.schema, orient="row")
+    after = pl.DataFrame([(last + MS // 100, last + 500 * MS, "finished", "idle")], schema=STATES.schema, orient="row")
+    states = pl.concat([states, briefly, after])
+    found = corroborate(states, seen(states, SPIN))
+    assert {name: one.verdict for name, one in found.items()} == {
+        "working/wait": "agrees", "working/transfer": "agrees", "finished/transfer": "not available",
+    }  # fmt: skip
 
 
 def test_noise_that_hides_the_traffic_leaves_it_open() -> None:
