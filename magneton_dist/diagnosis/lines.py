@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, Callable
@@ -26,6 +27,7 @@ WANTED = "MAGNETON_DIST_LINES"  # JSON: fields of `Recorder`
 UNKNOWN = "?"
 HIDDEN = "hidden "  # stands before a digest
 MOST_LINES = 60_000  # that one recording keeps
+MOST_EARLIER = 1_000  # of the same frame, before the statement
 MOST_OUTER = 24  # frames around it
 _PR_SET_PDEATHSIG = 1
 _OPAQUE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -53,7 +55,7 @@ class Recorder:
 
     What it writes is JSON: `code`, a list of [file, function, first line]; `outer`, frames around the recorded one
     from the inside, [code, line, values]; `tree`, the frame {code, lines: [line, values, operators, frames]}, where
-    frames are those called from the line; `truncated`.
+    frames are those called from the line; `truncated`. Of lines before a statement there are no operators and frames.
 
     Args:
         file, function: of the frame.
@@ -71,6 +73,7 @@ class Recorder:
         self._root: FrameType | None = None  # while recording
         self._frames: list[dict[str, Any]] = []  # being recorded, outermost first
         self._inner: list[FrameType] = []  # the same as Python has them
+        self._earlier: dict[FrameType, deque[Any]] = {}  # lines of frames that have not come to the statement
         self._operators: Any = None
         self._left = MOST_LINES
         self._done = False
@@ -104,9 +107,14 @@ class Recorder:
 
     def _in_root(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if self._root is None:
-            if event == "line" and frame.f_lineno == self._start and not self._done:
+            if event == "return" or self._done:
+                self._earlier.pop(frame, None)
+                return self._in_root
+            if event == "line" and frame.f_lineno == self._start:
                 self._begin(frame)
             else:
+                if event == "line":  # they may set what the statement reads
+                    self._earlier.setdefault(frame, deque(maxlen=MOST_EARLIER)).append(self._row(frame))
                 return self._in_root
         elif frame is not self._root:  # a recursive call, which is not recorded by itself
             return self._in_root
@@ -137,6 +145,8 @@ class Recorder:
     def _begin(self, frame: FrameType) -> None:
         self._root = frame
         self._frames, self._inner = [self._frame(frame)], [frame]
+        self._frames[0]["lines"] += self._earlier.pop(frame, ())
+        self._earlier.clear()
         self._outer: list[Any] = []
         around = frame.f_back
         while around is not None and len(self._outer) < MOST_OUTER:
@@ -191,7 +201,10 @@ class Recorder:
     def _line(self, frame: FrameType) -> None:
         if self._left:
             self._left -= 1
-            self._frames[-1]["lines"].append([frame.f_lineno, self._values(frame), [], []])
+            self._frames[-1]["lines"].append(self._row(frame))
+
+    def _row(self, frame: FrameType) -> list[Any]:
+        return [frame.f_lineno, self._values(frame), [], []]
 
     def _values(self, frame: FrameType) -> Values:
         """What the names on the current line hold before it runs."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,12 +59,41 @@ def written_twice(chosen: Callable[[Tensor], Tensor]) -> Tensor:
     return chosen(X)  # the table's condition
 
 
+class Dispatching(nn.Module):
+    """Chooses a function by its configuration, as transformers does."""
+
+    def __init__(self, config: SimpleNamespace) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x + 1
+        attend: Callable[[Tensor], Tensor] = INTERFACES.get(
+            self.config.implementation, eager
+        )
+        return attend(x)  # the dispatch
+
+
+def eager(x: Tensor) -> Tensor:
+    return (x @ x.mT).softmax(-1) @ x
+
+
+def sdpa(x: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(x, x, x)
+
+
+INTERFACES = {"sdpa": sdpa}
+
+
 def run(make: Callable[[], object]) -> None:
     make()  # the statement
 
 
-def recorded(make: Callable[[], object], path: Path) -> Frame:
-    recorder = Recorder(__file__, "run", line_of("the statement"), None, str(path))
+def recorded(
+    make: Callable[[], object], path: Path, function: str = "run", statement: str = "the statement"
+) -> Frame:
+    recorder = Recorder(__file__, function, line_of(statement), None, str(path))
     before = sys.gettrace()
     sys.settrace(recorder.entered)
     try:
@@ -108,6 +138,21 @@ def test_a_function_that_was_chosen_is_followed(tmp_path: Path) -> None:
     assert found is not None
     assert found.place.endswith(f":{line_of('the table' + chr(39) + 's condition')} written_twice")
     assert [reading.text for reading in found.chain] == ["chosen", "chosen", "kind"]
+
+
+def test_what_a_statement_calls_is_followed_to_the_lines_before_it(tmp_path: Path) -> None:
+    modules = {name: Dispatching(SimpleNamespace(implementation=name)) for name in ("eager", "sdpa")}
+    one, other = (
+        recorded(partial(module, X), tmp_path / name, "forward", "the dispatch") for name, module in modules.items()
+    )
+    found = branch(one, other)
+    assert found is not None
+    assert found.place.endswith(f":{line_of('the dispatch')} forward")
+    assert [(reading.text, reading.values) for reading in found.chain][1:] == [
+        ("self.config.implementation", ("'eager'", "'sdpa'"))
+    ]
+    assert found.chain[0].text == "attend"
+    assert "self.config = config, from config (argument of __init__)" in found.origin
 
 
 def test_foreach_is_followed_to_the_optimizers_group(tmp_path: Path) -> None:
