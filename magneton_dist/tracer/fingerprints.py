@@ -260,7 +260,7 @@ class Fingerprints:
             if not new:
                 continue
             self._work += float(unfolding.rows) * pairs[0][0].elements * len(pairs)
-            products = invariants.gram(tensors, unfolding)
+            products = invariants.gram(tensors, unfolding, whole=self._spectra)
             numbers = invariants.s4(products)[:, None]
             if self._spectra:
                 numbers = torch.cat([numbers, invariants.singular_values(products)], 1)

@@ -34,6 +34,7 @@ MOST_MODES = 5  # of tensors with more, only single modes are unfolded
 LONGEST_PROFILE = 1 << 20
 
 _PANEL = 1 << 24  # elements of one matrix product: 64 MiB
+_BLOCK = 128  # rows of such a product that are computed together on a processor
 _LEAST = 1e-37  # scales beyond its inverse are no normal float32
 _CACHED_SIGNS = 1 << 16
 
@@ -134,23 +135,27 @@ def moments(batch: torch.Tensor, chunk: int) -> torch.Tensor:
     out = torch.zeros(batch.shape[0], MOMENTS, dtype=torch.float64, device=batch.device)
     checksum = out.view(torch.int64)[:, 5]
     every = list(range(1, batch.dim()))
+    memory = torch.empty(0)
     for piece in pieces(batch, every, chunk):
-        wide = piece.to(torch.float64)
-        bits = wide.view(torch.int64)
+        if memory.shape[1:] != piece.shape:  # the same for all pieces but the last ones: fresh memory is slow
+            memory = torch.empty(3, *piece.shape, dtype=torch.float64, device=batch.device)
+        wide, one, other = memory
+        bits = wide.copy_(piece).view(torch.int64)
         if piece.dtype is torch.int64:
             bits = bits + (piece - wide.to(torch.int64))
-        checksum += splitmix64(bits).sum(every)
-        magnitude = wide.abs()
+        checksum += splitmix64(bits, one.view(torch.int64), other.view(torch.int64)).sum(every)
+        magnitude = torch.abs(wide, out=one)
         if seen_to_be_ordinary(magnitude):
             out[:, 4] += piece[0].numel()
         else:
-            counted = magnitude < HUGE  # false for NaN
-            zero = torch.zeros((), dtype=torch.float64, device=batch.device)
-            wide, magnitude = torch.where(counted, wide, zero), torch.where(counted, magnitude, zero)
-            out[:, 4] += counted.sum(every, dtype=torch.float64)
-        square = magnitude * magnitude
-        columns = (wide, magnitude, square, square * square)
-        out[:, :4] += torch.stack([column.sum(every) for column in columns], 1)
+            left_out = ~(magnitude < HUGE)  # true for NaN
+            wide.masked_fill_(left_out, 0.0)
+            magnitude.masked_fill_(left_out, 0.0)
+            out[:, 4] += piece[0].numel() - left_out.sum(every, dtype=torch.float64)
+        sums = [wide.sum(every), magnitude.sum(every)]
+        square = torch.mul(magnitude, magnitude, out=other)
+        sums += [square.sum(every), torch.mul(square, square, out=one).sum(every)]
+        out[:, :4] += torch.stack(sums, 1)
     return out
 
 
@@ -212,14 +217,29 @@ class Normalised:
             yield self._part(piece)
 
 
-def gram(batch: Normalised, unfolding: Unfolding) -> torch.Tensor:
-    """(tensors, rows, rows) float32: rows times rows of an unfolding."""
+def gram(batch: Normalised, unfolding: Unfolding, whole: bool = True) -> torch.Tensor:
+    """(tensors, rows, rows) float32: rows times rows of an unfolding.
+
+    Without `whole`, a processor leaves out what lies below the diagonal, and has what lies above it times sqrt(2): the
+    diagonal and the norm are the same for little more than half the work.
+    """
     small, large = [[m + 1 for m in side] for side in unfolding[:2]]
-    total: torch.Tensor | float = 0.0
+    rows, total = unfolding.rows, None
     for part in batch.parts(large):
-        matrix = part.permute(0, *small, *large).reshape(len(part), unfolding.rows, -1)
-        total = matrix @ matrix.transpose(1, 2) + total
-    assert isinstance(total, torch.Tensor)
+        matrix = part.permute(0, *small, *large).reshape(len(part), rows, -1)
+        if whole or rows <= _BLOCK or not is_on_host(matrix):
+            product = matrix @ matrix.transpose(1, 2)
+            total = product if total is None else total.add_(product)
+            continue
+        if total is None:
+            total = matrix.new_zeros(len(part), rows, rows)
+        for start in range(0, rows, _BLOCK):
+            end = min(start + _BLOCK, rows)
+            block = matrix[:, start:end]
+            total[:, start:end, start:end].baddbmm_(block, block.transpose(1, 2))
+            if end < rows:
+                total[:, start:end, end:].baddbmm_(block, matrix[:, end:].transpose(1, 2), alpha=2**0.5)
+    assert total is not None
     return total
 
 

@@ -211,6 +211,20 @@ def test_s4_and_spectra_are_those_of_the_singular_values(shape, seed):
         assert found == pytest.approx(sigma / np.linalg.norm(exact), abs=2e-3)
 
 
+@pytest.mark.parametrize("shape", [(130, 300), (128, 128), (9, 20, 40), (3, 257, 5, 70)])
+@pytest.mark.parametrize("panel", [1 << 24, 1 << 12])
+def test_half_a_product_has_the_diagonal_and_the_s4_of_the_whole(shape, panel, monkeypatch):
+    monkeypatch.setattr(invariants, "_PANEL", panel)  # with a small one, in parts
+    x = tensor((2, *shape), 5)
+    batch = Normalised(x, moments(x, 1 << 18))
+    for unfolding in unfoldings(shape, 1024, np.inf):
+        half, whole = gram(batch, unfolding, whole=False), gram(batch, unfolding)
+        assert torch.allclose(half.diagonal(dim1=1, dim2=2), whole.diagonal(dim1=1, dim2=2), rtol=1e-4)
+        for i in (0, 1):
+            sigma = np.linalg.svd(matrix_of(x[i].double().numpy(), unfolding.small), compute_uv=False)
+            assert float(s4(half)[i]) == pytest.approx(np.sqrt((sigma**4).sum()) / (sigma**2).sum(), rel=1e-4)
+
+
 @given(st.lists(st.integers(2, 7), min_size=2, max_size=5).map(tuple))
 def test_every_split_of_the_modes_is_there_once(shape):
     found = unfoldings(shape, 10**6, np.inf)
