@@ -2,8 +2,9 @@
 
 A kernel that waits for a peer spins: it keeps SMs busy and moves nothing over NVLink or from DRAM. The monitors are
 means of 100 ms and more, in which a device goes through many states; so what each state moves per second is estimated
-from all looks at once, by least squares on how much of each look was spent in which state, with intervals. A state
-about which these leave open whether it moves data is not corroborated. Nothing here changes a state.
+from all looks at once, by least squares on how much of each look was spent in which state, with intervals; where that
+cannot be, looks that lie wholly within a long wait or transfer speak for themselves. A state about which these leave
+open whether it moves data is not corroborated. Nothing here changes a state.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from magneton_dist.timeline.intervals import before
 MOVES = {"nvlink_bytes_s": 1e9, "dram": 0.01}
 MOVES_SHARE = 0.1  # nor is less than this of what the collectives' busiest state moves
 LEAST_SPARE = 20  # looks beyond the states that are told apart
+LEAST_WITHIN = 3  # looks wholly within a state, which then need no others to say what it moves: all of them must
 _DEVIATES = 2.09  # standard errors of a 95 % interval with so many to spare; with more it is less
 _FAINT = 1e-3  # a state, or a difference between two, of less than this of the looks' time is not seen
 _CLAIMS = ("wait", "transfer")
@@ -77,6 +79,9 @@ def _per_state(spans: Sequence[np.ndarray], looks: pl.DataFrame, monitor: str) -
     share = np.stack([(before(s, end) - before(s, start)) / (end - start) for s in spans], axis=1)
     shown = looks[monitor].to_numpy()
     ends = np.tile([-np.inf, np.inf], (len(spans), 1))
+    for state, within in enumerate((share > 1 - _FAINT).T):
+        if within.sum() >= LEAST_WITHIN:
+            ends[state] = shown[within].min(), shown[within].max()
     if len(shown) < LEAST_SPARE + len(spans):
         return ends
     left, strength, right = np.linalg.svd(share, full_matrices=False)

@@ -88,6 +88,22 @@ def test_what_cannot_be_told_is_not_said(states: pl.DataFrame, words: str) -> No
     assert all(words in one.reason for one in found.values())
 
 
+def test_looks_wholly_within_long_waits_and_transfers_speak_for_themselves() -> None:
+    states = drawn([("compute", 500.0), ("wait", 900.0), ("transfer", 600.0)], 1, seed=None)  # 19 looks
+    found = corroborate(states, seen(states, SPIN))
+    assert {name: (one.verdict, one.reason) for name, one in found.items()} == {
+        "working/wait": ("agrees", "NVLink 0 to 0 GB/s, DRAM 0.1 to 0.1 %"),
+        "working/transfer": ("agrees", "NVLink 300 to 300 GB/s, DRAM 8 to 8 %"),
+    }
+    now_and_then = seen(states, SPIN).with_columns(
+        nvlink_bytes_s=pl.when(pl.int_range(pl.len()) == 7).then(9e10).otherwise("nvlink_bytes_s")
+    )
+    said = corroborate(states, now_and_then)["working/wait"]  # one of nine looks saw data move
+    assert (said.verdict, said.reason) == (
+        "not available", "open whether data move: NVLink 0 to 90 GB/s, DRAM 0.1 to 0.1 %",
+    )  # fmt: skip
+
+
 def test_a_state_that_was_hardly_there_leaves_the_others_their_say() -> None:
     states = drawn(STEPS, 60)
     last = states["end_ns"][-1]
