@@ -15,16 +15,20 @@ from magneton_dist.records.audit import Audit, Cause, Finding, RankResult
 
 TELLING = 0.5  # of what a rank takes longer per step must be of one kind
 LEAST_RATIO = 1.05  # of steps, units or times, to be called uneven
-Kind = Literal["data", "stall", "busy host", "slow rank", "late launch"]
+Kind = Literal["data", "loader", "stall", "busy host", "slow rank", "late launch"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a rank did in a step, seconds: computing, ready but without a core, idle with nothing in flight."""
+    """What a rank did in a step, seconds: computing, ready but without a core, idle with nothing in flight.
+
+    `loader_s` is the part of the idle time in which its host fetched data.
+    """
 
     compute_s: float
     delay_s: float
     idle_s: float
+    loader_s: float
     units: float | None
 
     @classmethod
@@ -34,10 +38,15 @@ class Work:
         wanted_s = (_state_s(rank, "compute") + _state_s(rank, "overlap")) / steps
         delay_s = wanted_s * (rank.contention or 0.0)
         units = None if rank.units is None else rank.units / steps
-        return cls(wanted_s - delay_s, delay_s, _state_s(rank, "idle") / steps, units)
+        loader_s = rank.idle_s.get("loader", 0.0) / steps
+        return cls(wanted_s - delay_s, delay_s, _state_s(rank, "idle") / steps, loader_s, units)
 
     def __str__(self) -> str:
-        parts = [("computing", self.compute_s), ("idle", self.idle_s), ("waiting for a core", self.delay_s)]
+        parts = [
+            ("computing", self.compute_s), ("fetching data", self.loader_s),
+            ("otherwise idle" if self.loader_s >= 5e-5 else "idle", max(0.0, self.idle_s - self.loader_s)),
+            ("waiting for a core", self.delay_s),
+        ]  # fmt: skip
         units = "" if self.units is None else f", {self.units:.4g} units"
         shown = [(name, s) for name, s in parts if s >= 5e-5 or name == "computing"]
         return ", ".join(f"{s:.3g} s {name}" if s >= 1 else f"{1e3 * s:.3g} ms {name}" for name, s in shown) + units
@@ -83,6 +92,7 @@ def cause_of_straggling(finding: Finding, audit: Audit) -> Diagnosis:
     kind = _kind(most, mine, peers, on_gpu=culprit.device != "cpu")
     name = {
         "data": f"rank {culprit.rank} has more data in a step",
+        "loader": f"the DataLoader of rank {culprit.rank} is slower",
         "stall": f"the host of rank {culprit.rank} stalls between operators",
         "late launch": f"the host of rank {culprit.rank} launches late",
         "busy host": f"rank {culprit.rank} waits for a core that others use",
@@ -93,6 +103,8 @@ def cause_of_straggling(finding: Finding, audit: Audit) -> Diagnosis:
 
 def _kind(most: str, mine: Work, peers: Work, *, on_gpu: bool) -> Kind:
     if most == "idle":
+        if mine.loader_s - peers.loader_s >= TELLING * (mine.idle_s - peers.idle_s):
+            return "loader"
         return "late launch" if on_gpu else "stall"
     if most == "delay":
         return "busy host"
@@ -108,6 +120,8 @@ def _fix(kind: Kind, rank: RankResult) -> str:
     where = f"rank {rank.rank} ({rank.device} on {rank.node})"
     return {
         "data": f"Give {where} as many tokens or samples per step as its peers: bucket or pad by length on all ranks.",
+        "loader": f"Let the loader of {where} work ahead: DataLoader(num_workers=..., prefetch_factor=..., "
+        "persistent_workers=True); or see why its data come slower: files, network, larger samples.",
         "stall": f"See what the main thread of {where} waits for between operators: its data loader, files, locks, "
         "sleeps. More loader workers or prefetching hide it.",
         "late launch": f"See what Python does between launches on {where}: logging, synchronisation, checks on one "
@@ -123,7 +137,8 @@ def _typical(works: Sequence[Work]) -> Work:
     units = [work.units for work in works if work.units is not None]
     return Work(
         median(work.compute_s for work in works), median(work.delay_s for work in works),
-        median(work.idle_s for work in works), median(units) if len(units) == len(works) else None,
+        median(work.idle_s for work in works), median(work.loader_s for work in works),
+        median(units) if len(units) == len(works) else None,
     )  # fmt: skip
 
 
