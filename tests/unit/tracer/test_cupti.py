@@ -9,12 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
+from magneton_dist.importers.captured import with_kernels
 from magneton_dist.importers.kineto import read_device
+from magneton_dist.records.schema import TABLES
 from magneton_dist.tracer import cupti as cupti_module
 from magneton_dist.tracer.cupti import LIBRARIES, Cupti, CuptiError, version
+from magneton_dist.tracer.kernels import KernelCapture
 
 SOURCE = Path(__file__).with_name("fake_cupti.c")
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -175,3 +179,30 @@ def test_the_version_of_a_library_that_cannot_be_used_is_not_told(tmp_path: Path
     monkeypatch.setattr(cupti_module, "LIBRARIES", (lacking,))
     with pytest.raises(CuptiError, match="cuptiActivityRegisterCallbacks"):
         version()
+
+
+def test_from_the_librarys_buffers_to_the_operators_of_the_record(
+    library: str, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cupti_module, "LIBRARIES", (library,))
+    monkeypatch.setenv("FAKE_CUPTI_DROPPED", "2")
+    capture = KernelCapture(rows, str(tmp_path), 1, 1, "cupti")
+    assert capture.start(operators=True)
+    assert capture.operator is not None
+    with capture.operator(123456789012345):
+        pass
+    capture.stop(3)
+    tables = {name: table.empty() for name, table in TABLES.items()}
+    tables["marks"] = pl.DataFrame(rows.of("mark"), schema=TABLES["marks"].schema, orient="row")
+    ops = dict.fromkeys(TABLES["ops"].columns) | {"step": 3, "name": "aten.mm.default", "inputs": [], "outputs": []}
+    called = [ops | {"op_id": n, "start_ns": at, "end_ns": at + 1} for n, at in ((8, 123456789012345), (9, 5))]
+    tables["ops"] = pl.DataFrame(called, schema=TABLES["ops"].schema)
+    made, _ = with_kernels(tables, tmp_path, "GPU-1")
+    assert made["activities"].select("kind", "op_id", "graph_node", "sm_share").rows() == [
+        ("kernel", 8, None, 0.25), ("collective", None, None, 0.25), ("memcpy", None, None, None),
+        ("memset", None, None, None), ("memcpy", None, None, None),
+        ("kernel", None, 77, 0.25),  # of an operator that the record does not have
+    ]  # fmt: skip
+    assert made["faults"]["message"].to_list() == ["step 3: 2 activities cannot be read or were dropped"]
+    assert not rows.of("fault")
