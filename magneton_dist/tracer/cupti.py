@@ -64,6 +64,9 @@ _Completed = ctypes.CFUNCTYPE(
 )
 
 
+_REGISTERED: list[Cupti] = []  # the library may call them for as long as the process lives, also once they are given up
+
+
 class CuptiError(Exception):
     """CUPTI cannot be used; says why, with its result where it gave one."""
 
@@ -95,7 +98,8 @@ class Cupti:
         self._sms: dict[int, int] = {}  # by device
         self._buffers: dict[int, Any] = {}  # by address
         self._full: list[tuple[int, int]] = []  # address and bytes that are valid
-        self._requested, self._completed = _Requested(self._give), _Completed(self._take)  # must outlive the process
+        self._requested, self._completed = _Requested(self._give), _Completed(self._take)
+        _REGISTERED.append(self)
         self._check("cuptiActivityRegisterCallbacks", self._requested, self._completed)
 
     def start(self, operators: bool = False) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import shutil
 import subprocess
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +143,19 @@ def test_what_is_given_up_leaves_nothing(library: str) -> None:
     assert not any(fake.fake_enabled(kind) for kind in (1, 2, 4, 5, 10, 22))
     assert not cupti._buffers
     assert not cupti._full
+
+
+def test_what_the_library_calls_back_outlives_whoever_gave_it_up(library: str, tmp_path: Path) -> None:
+    cupti, fake = Cupti(library), ctypes.CDLL(library)
+    cupti.start()
+    known = weakref.ref(cupti)
+    del cupti
+    gc.collect()
+    fake.cuptiActivityFlushAll(1)  # fills buffers that it asks for, and hands them back
+    kept = known()
+    assert kept is not None
+    assert len(kept._full) == 2
+    kept.drop()
 
 
 def test_dropped_records_are_counted(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
