@@ -14,6 +14,7 @@ from magneton_dist.errors import MeterError
 
 _APART_NS = 100_000_000  # the driver gives no metrics of less
 _MIB = 2**20
+MOST_FAILURES = 10
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Gpm:
     def __init__(self, handle: Any, nvml: Any) -> None:
         self._handle, self._nvml = handle, nvml
         self._samples: list[Any] = []
+        self._failures = 0
         self._metrics = [
             nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
             nvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, nvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
@@ -65,7 +67,11 @@ class Gpm:
             raise MeterError(str(error), where="NVML GPM", do=do) from error
 
     def read(self) -> Activity | None:
-        """Means since the look before; None until 100 ms have passed, or when the driver fails."""
+        """Means since the look before; None until 100 ms have passed, or when the driver fails now and then.
+
+        Raises:
+            MeterError: it has failed `MOST_FAILURES` times in a row.
+        """
         if time.monotonic_ns() - self._since_ns < _APART_NS:
             return None
         nvml = self._nvml
@@ -77,8 +83,12 @@ class Gpm:
             now_ns = self._sample(1)
             question.sample1, question.sample2 = self._samples
             answer = nvml.nvmlGpmMetricsGet(question)
-        except nvml.NVMLError:
+        except nvml.NVMLError as error:
+            self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                raise MeterError(f"{error}, {self._failures} times in a row", where="NVML GPM") from error
             return None
+        self._failures = 0
         start_ns, self._since_ns = self._since_ns, now_ns
         self._samples.reverse()
         told = [metric.value if metric.nvmlReturn == nvml.NVML_SUCCESS else None for metric in answer.metrics[:5]]

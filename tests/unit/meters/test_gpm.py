@@ -47,6 +47,15 @@ def test_a_driver_that_fails_is_a_gap_and_the_next_look_spans_it(meter, nvml, cl
     assert (seen.start_ns, seen.end_ns) == (SINCE_NS, SINCE_NS + 400 * MS)
 
 
+def test_a_driver_that_keeps_failing_is_given_up_with_its_words(meter, nvml, clock):
+    nvml.errors["nvmlGpmSampleGet"] = 4
+    for _ in range(9):
+        clock.advance(0.2)
+        assert meter.activity() is None
+    with pytest.raises(MeterError, match="Insufficient Permissions, 10 times in a row"):
+        meter.activity()
+
+
 def test_closing_the_meter_frees_the_samples(meter, nvml):
     assert nvml.samples == 2
     meter.close()
