@@ -57,6 +57,9 @@ def step_range(steps: tuple[int, int] | None) -> str:
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
+FACTOR = 10  # times, and a change in per cent is hard to read
+
+
 def ratio_change(figure: Interval) -> tuple[str, str | None]:
     """A ratio as a change in per cent, and its 95 % interval: 0.79 becomes ``-21 %``."""
     if figure.ci95 is None:
@@ -68,7 +71,9 @@ def ratio_change(figure: Interval) -> tuple[str, str | None]:
 
 
 def percent_change(ratio: float, places: int = 1) -> str:
-    """A ratio as a signed change in per cent: 1.03 becomes ``+3.0 %``."""
+    """A ratio as a signed change in per cent: 1.03 becomes ``+3.0 %``; a large one, 215, as the factor ``×215``."""
+    if ratio >= FACTOR:
+        return f"×{ratio:,.0f}"
     change = round((ratio - 1.0) * 100.0, places) + 0.0
     return f"{change:+.{places}f} %".replace("-", "−") if change else f"{change:.{places}f} %"
 

@@ -48,12 +48,13 @@ from magneton_dist.reports.story import (
 MAX_RANKS = 8
 MAX_FINDINGS = 10
 MAX_REGIONS = 10
+MAX_UNSHOWN = 3  # regions of a comparison that none is shown to differ in
 MAX_SAVED = 8
 MAX_SETTINGS = 8
 MAX_LINES = 8  # of how a cause was found
 _LABEL, _VALUE = 12, 32  # columns for a rank's name and for its figures beside the bar
 _TO_ASCII = str.maketrans(
-    {"−": "-", "–": "-", "…": "...", "·": "-", "µ": "u", "→": "->", "\ufffd": "?"}
+    {"−": "-", "–": "-", "…": "...", "·": "-", "µ": "u", "→": "->", "×": "x", "\ufffd": "?"}
 )
 
 
@@ -250,8 +251,11 @@ def _other_findings(findings: list[Finding]) -> Group:
 
 
 def _regions(audit: Audit) -> list[RenderableType]:
-    """The regions that differ, both sides side by side."""
-    found = differing(audit)
+    """The regions that differ, both sides side by side; where nothing can be told yet, the first to look at."""
+    found, most, what = differing(audit), MAX_REGIONS, "Regions that differ"
+    undecided = audit.comparison is not None and audit.comparison.verdict == "inconclusive"
+    if not found and undecided:
+        found, most, what = audit.regions, MAX_UNSHOWN, "Regions, none shown to differ"
     if not found:
         return []
     several = len({(region.baseline, region.candidate) for region in found}) > 1
@@ -259,18 +263,20 @@ def _regions(audit: Audit) -> list[RenderableType]:
         found[0].quantity, found[0].quantity
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=True)
-    table.add_column(f"Regions that differ ({unit}, per step)", overflow="fold", ratio=1)
+    table.add_column(f"{what} ({unit}, per step)", overflow="fold", ratio=1)
     heads = ("baseline", "candidate") if several else [one_line(name, 30) for name in found[0].sides]
     for head in (*heads, "Change"):
         table.add_column(head, justify="right", overflow="fold", max_width=12)
-    for region in found[:MAX_REGIONS]:
+    for region in found[:most]:
         title = Text(region_title(region))
-        for line in (short_frame(region.line), f"{region.candidate} against {region.baseline}" if several else ""):
+        judged = "" if region.differs else region.judgement
+        against = f"{region.candidate} against {region.baseline}" if several else ""
+        for line in (short_frame(region.line), against, judged):
             if line:
                 title.append(f"\n{one_line(line, 160)}", "dim")
         sides = [Text(side_amount(side, region)) for side in region.sides.values()]
         table.add_row(title, *sides, Text(region_change(region)[0]))
-    hidden = len(found) - MAX_REGIONS
+    hidden = len(found) - most
     if hidden > 0:
         return [Group(table, Text(f"{hidden:,} more in audit.json", "dim"))]
     return [table]

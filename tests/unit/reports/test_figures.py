@@ -51,6 +51,7 @@ def test_ratio_is_told_as_a_change():
     assert ratio_change(Interval(1.002, (0.98, 1.02))) == ("0 %", "−2 % to +2 %")
     assert ratio_change(Interval(1.033)) == ("+3.3 %", None)
     assert percent_change(1.0) == "0.0 %"
+    assert [percent_change(ratio) for ratio in (9.9, 10, 214.57, 13_442)] == ["+890.0 %", "×10", "×215", "×13,442"]
     assert percent(0.0042) == "0.4 %"
     assert percent(0.37) == "37 %"
 

@@ -84,6 +84,20 @@ def test_without_a_difference_the_terminal_is_silent(regional: Audit) -> None:
     assert "Regions that differ" not in terminal(calm)
 
 
+def test_where_nothing_can_be_told_the_terminal_names_the_first_regions_and_why(regional: Audit) -> None:
+    assert regional.comparison is not None
+    comparison = msgspec.structs.replace(regional.comparison, verdict="inconclusive")
+    regions = [region(f"op{i}", differs=False, judgement="one run each") for i in range(5)]
+    text = terminal(msgspec.structs.replace(regional, regions=regions, comparison=comparison))
+    assert "Regions, none shown to differ (J modelled, per step)" in text
+    assert [f"op{i} (12 places)" in text for i in range(5)] == [True, True, True, False, False]
+    assert text.count("one run each") == 3
+    assert "2 more in audit.json" in text
+    differing = terminal(msgspec.structs.replace(regional, comparison=comparison))
+    assert "Regions that differ" in differing
+    assert "gelu" not in differing
+
+
 def test_one_side_alone_and_unknown_joules_are_worded() -> None:
     sides = {"eager": side(1.0, operator("cumsum", 1.0)), "sdpa": side(0.0)}
     alone = region(sides=sides, energy_ratio=None, time_ratio=None, places=1)
