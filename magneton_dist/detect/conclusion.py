@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -33,6 +34,7 @@ from magneton_dist.records.audit import (
 
 DETECTORS = (shadow.alone, straggler.alone, host.alone)
 MOST_REGIONS = 200
+_FIGURE = re.compile(r"\d[\d.,]*")
 
 
 def conclude(
@@ -232,8 +234,24 @@ def _run_notes(variants: dict[str, list[RunFacts]], runs: dict[str, VariantRuns]
             notes += [f"{name}: {line}" for line in straggler.passed_over(runs[name])]
         for f in facts:
             notes += [f"{name}: {note}" for note in (*f.notes, *f.manifest.disturbed)]
-            notes += [f"{name}: rank {rank}: {note}" for rank, s in f.ranks.items() for note in s.notes]
+            notes += [f"{name}: {note}" for note in _of_ranks(f.ranks)]
     return notes
+
+
+def _of_ranks(ranks: Mapping[int, RankSummary]) -> Iterator[str]:
+    """What the summaries note, one line for ranks that note the same or only other figures."""
+    alike: dict[str, dict[int, str]] = {}
+    for rank, summary in sorted(ranks.items()):
+        for note in summary.notes:
+            alike.setdefault(_FIGURE.sub("#", note), {}).setdefault(rank, note)
+    for by_rank in alike.values():
+        (first, note), last, n = next(iter(by_rank.items())), max(by_rank), len(by_rank)
+        if n == 1:
+            yield f"rank {first}: {note}"
+            continue
+        who = f"ranks {first}–{last}" if last - first + 1 == n else f"{n} ranks from {first} to {last}"
+        same = len(set(by_rank.values())) == 1
+        yield f"{who}: {note}" if same else f"{who}, each of itself, such as rank {first}: {note}"
 
 
 def _missing(variants: dict[str, list[RunFacts]]) -> Iterator[str]:

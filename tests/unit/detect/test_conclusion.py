@@ -206,3 +206,20 @@ def test_a_job_of_more_ranks_than_it_was_known_to_have_keeps_its_joules_per_unit
     for run, known in ((command, True), (one, True), (lacking, False)):
         result = conclude("a", "now", {"join": [run]}, "join", Compare(), PROFILE)
         assert (result.variants["join"].energy_per_unit_j is not None) == known
+
+
+def test_what_many_ranks_note_alike_is_one_line() -> None:
+    noted = {
+        rank: replace(
+            summary(rank, {"working/compute": 1.0}, steps=1),
+            notes=("no device", f"{90 + rank} of 1,200 kernels", *(["torn at byte 7"] if rank == 2 else [])),
+        )
+        for rank in range(128)
+    }
+    noted[130] = replace(summary(130, {"working/compute": 1.0}, steps=1), notes=("no device",))
+    result = conclude("a", "now", {"join": [facts("join", 0, list(noted.values()))]}, "join", Compare(), PROFILE)
+    assert [note for note in result.notes if "rank" in note and note.startswith("join")] == [
+        "join: 129 ranks from 0 to 130: no device",
+        "join: ranks 0–127, each of itself, such as rank 0: 90 of 1,200 kernels",
+        "join: rank 2: torn at byte 7",
+    ]

@@ -96,7 +96,7 @@ def test_worlds_and_ranks_that_cannot_be_are_not_used(job: Any, tmp_path: Path, 
     audit = traces.audit_traces([folder], tmp_path / "runs").audit
     assert [r.rank for r in audit.variants["trace"].ranks] == [0, 1, 2]  # by the files' names
     assert audit.missing == []
-    assert f"trace: rank 0: trace: says it is of {world} ranks: that number is not used" in audit.notes
+    assert f"trace: ranks 0–2: trace: says it is of {world} ranks: that number is not used" in audit.notes
 
 
 def test_ranks_are_aligned_by_their_steps(job: Any, tmp_path: Path) -> None:
