@@ -16,7 +16,7 @@ from magneton_dist.diagnosis.paths import parted_words
 from magneton_dist.diagnosis.python_path import with_python_path
 from magneton_dist.diagnosis.recorded import Sides
 from magneton_dist.diagnosis.waits import cause_of_shadow, cause_of_straggling
-from magneton_dist.records.audit import Audit, Finding, Place, RegionResult
+from magneton_dist.records.audit import Audit, Finding, OperatorsAt, Place, RegionResult
 
 MOST_COMPARED = 10  # findings whose operators' arguments are compared
 LEAST_RATIO = 1.1  # of the times of a call in both variants' worlds, for a finding to come of it
@@ -118,7 +118,8 @@ def _investigated(
 
     one, other = (sides.read(name, at) for name, at in where.operators.items())
     line = where.stack[0].rpartition(" ")[0] if where.stack else ""
-    investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say)
+    meter = next((_meter(sides, name, at) for name, at in where.operators.items()), "")
+    investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say, meter)
     manifests = [sides.run(name, at).manifest for name, at in where.operators.items()]
     if manifests[0].command != manifests[1].command:
         mine, theirs = (words or "nothing" for words in parted_words(manifests[0].command, manifests[1].command))
@@ -137,3 +138,9 @@ def _investigated(
     except OutOfTimeError as error:
         investigation.found.lines.append(str(error))
         return investigation.found
+
+
+def _meter(sides: Sides, name: str, at: OperatorsAt) -> str:
+    """The meter of the rank that is shown; empty where it had none."""
+    ranks = sides.run(name, at).manifest.ranks
+    return next((rank.meter.name for rank in ranks if rank.rank == at.rank and rank.meter is not None), "")

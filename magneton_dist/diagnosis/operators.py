@@ -13,9 +13,12 @@ from importlib.metadata import version
 from statistics import median
 from typing import Literal
 
+from msgspec import structs
+
 from magneton_dist.diagnosis.calls import Call, comparable
 from magneton_dist.diagnosis.factors import OPTIMIZER, Factor, argument_factors, environment_of, setting_factors
 from magneton_dist.diagnosis.fixes import fix_text, statement
+from magneton_dist.diagnosis.joules import flip_joules
 from magneton_dist.diagnosis.key_variable import KEY_VARIABLE, key_variable
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.layers import Layers
@@ -70,12 +73,13 @@ class Investigation:
         base: environment that both variants started from.
         prefixes: of the environment variables that a record holds.
         where: line of source, for the fix.
+        meter: of the record, as a configuration names it; empty: joules of a cause are not looked for.
         say: is told what happens.
     """
 
     def __init__(
         self, sides: tuple[Recorded, Recorded], cheap: str | None, laboratory: Laboratory, base: Mapping[str, str],
-        prefixes: tuple[str, ...], where: str = "", say: Say = lambda _: None,
+        prefixes: tuple[str, ...], where: str = "", say: Say = lambda _: None, meter: str = "",
     ) -> None:  # fmt: skip
         self._sides = sides
         self._names = (sides[0].name, sides[1].name)
@@ -84,6 +88,7 @@ class Investigation:
         self._base, self._prefixes = base, prefixes
         self._where = where
         self._say = say
+        self._meter = meter
         self.found = Diagnosis()
 
     def run(self) -> Diagnosis:
@@ -220,6 +225,17 @@ class Investigation:
         self.found.fix = fix_text(chosen if proved else chosen[:1], cheap_side, self._names, self._where)
         if trial.refused:
             self._tell(f"settings that this torch does not take: {_listed(sorted(trial.refused))}")
+        if proved and self._meter:
+            self._add_joules(trial, proof, names)
+
+    def _add_joules(self, trial: Trial, proof: Proof, names: list[str]) -> None:
+        """What flipping the cause alone changes in the joules of one call."""
+        self._say("comparing the joules of a call with and without the cause")
+        found = flip_joules(trial, frozenset(proof.factors), self._meter, self._laboratory.left_s() / 2)
+        self._tell(found.line(self._names, names))
+        if found.before is not None and found.after is not None and self.found.cause is not None:
+            joules = dict(zip(self._names, (found.before, found.after), strict=True))
+            self.found.cause = structs.replace(self.found.cause, joules=joules, energy_kind=found.kind)
 
     def _in_words(self, proof: Proof, trial: Trial, names: list[str]) -> str:
         a, b = self._names

@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 from typing import Any
 
 import torch
@@ -83,6 +83,19 @@ class Replica:
                 torch.cuda.synchronize()
             found.append(perf_counter() - start)
         return found
+
+    def repeated(self, seconds: float) -> dict[str, int]:
+        """Make the call back to back for so long: when, on the monotonic clock, and how often."""
+        start_ns, rounds = monotonic_ns(), 0
+        end_ns = start_ns
+        while end_ns - start_ns < seconds * 1e9:
+            for _ in range(max(1, rounds // 10)):
+                self()
+                rounds += 1
+            if self.gpu:
+                torch.cuda.synchronize()
+            end_ns = monotonic_ns()
+        return {"start_ns": start_ns, "end_ns": end_ns, "rounds": rounds}
 
     def _found(self, name: str) -> Callable[..., Any]:
         return _operator(name)

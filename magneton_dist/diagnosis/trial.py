@@ -21,7 +21,7 @@ FLIPPED_ROUNDS = 3
 LEAST_RATIO = 1.1  # of times; as of regions
 _NOTHING: Mapping[str, Any] = {
     "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
-    "read_set": False, "launches": False, "steps": None, "slice": None,
+    "read_set": False, "launches": False, "steps": None, "slice": None, "repeat_s": None,
 }  # fmt: skip
 
 
@@ -88,6 +88,15 @@ class Trial:
         """Median time of a call in one fresh process; None where it failed."""
         found = self._world(flipped, "seconds")
         return None if "error" in found else float(found["seconds"])
+
+    def repeated(self, flipped: Flipped, seconds: float) -> dict[str, Any]:
+        """Repeat the call for so long in one fresh process: fields of a span under `repeated`; else `error`."""
+        return self._world(flipped, "repeat_s", seconds, LIMIT_S + seconds)
+
+    @property
+    def gpu(self) -> bool:
+        """Some tensor of the call is on a GPU."""
+        return any(tensor.device.startswith("cuda") for tensor in self._a.call.tensors)
 
     def read_set(self, flipped: Flipped) -> tuple[dict[str, int], str]:
         """Getters of torch's settings that the call asks, and what they answer; else why that is not known."""

@@ -38,7 +38,8 @@ def answer(question: Question) -> Answer:
         settings: torch's settings, name -> text. flips: [name, text] to set afterwards, in order.
         read: names of settings to read back.
         getters: those of torch's global settings to ask directly.
-        call: the operator call, if any. signature, seconds, read_set: what is wanted of it; launches, steps (arguments
+        call: the operator call, if any. signature, seconds, read_set: what is wanted of it; repeat_s: repeat it for so
+            long; launches, steps (arguments
             of `native.steps.steps`), slice (those of `native.slices.source`): what its machine code tells.
     """
     refused = switches.apply(switches.general_first(question["settings"]))
@@ -61,6 +62,8 @@ def answer(question: Question) -> Answer:
         found["signature"] = signature(replica, gpu=replica.gpu)
     if question["seconds"]:
         found["seconds"] = median(replica.seconds())
+    if question["repeat_s"]:
+        found["repeated"] = replica.repeated(question["repeat_s"])
     if question["read_set"]:
         found["read_set"] = read_set(replica)
     if question["launches"]:

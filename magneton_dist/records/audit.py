@@ -128,8 +128,10 @@ class Cause(msgspec.Struct, frozen=True):
     name: str
     values: dict[str, str] = {}
     statements: dict[str, str] = {}  # by variant: what to type to have it so
-    agreed: list[str] = []  # by: snapshot, read-set, knob map, counterfactual, records, stacks, lines
+    agreed: list[str] = []  # by: snapshot, read-set, knob map, key variable, counterfactual, records, stacks, lines
     seconds: dict[str, float] = {}  # by variant: of one call of the operator, made again in a fresh process
+    joules: dict[str, float] = {}  # the same of the first variant, and with the cause alone as in the other
+    energy_kind: EnergyKind = "unmeasured"  # of `joules`
 
 
 class Finding(msgspec.Struct, frozen=True):

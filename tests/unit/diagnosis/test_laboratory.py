@@ -21,7 +21,7 @@ SQUARE = Tensor((96, 96), (96, 1), "float32", "cpu")
 PRODUCT = Call("aten.mm.default", ({"v": 0}, {"v": 1}), (SQUARE, SQUARE))
 QUESTION: dict[str, Any] = {
     "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
-    "read_set": False, "launches": False, "steps": None, "slice": None,
+    "read_set": False, "launches": False, "steps": None, "slice": None, "repeat_s": None,
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ with Laboratory(300) as laboratory:
     found = laboratory.ask(dict(os.environ), {
         "settings": {}, "flips": [["torch.backends.mkldnn.enabled", "False"]], "read": [], "getters": [],
         "call": call.described(), "signature": True, "seconds": True, "read_set": True,
-        "launches": True, "steps": None, "slice": None,
+        "launches": True, "steps": None, "slice": None, "repeat_s": None,
     })
 print(json.dumps(found))
 """
