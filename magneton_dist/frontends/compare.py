@@ -231,13 +231,12 @@ def _line(frames: Sequence[dict[str, object]]) -> str | None:
     return f"{frames[0]['file']}:{frames[0]['line']} {frames[0]['function']}" if frames else None
 
 
-def _values_of(graph: StepGraph, ids: Ints, count: int) -> list[list[int]]:
-    """Value ids of the record, by matched id."""
-    found: list[list[int]] = [[] for _ in range(count)]
-    for value, i in zip(graph.values["value_id"].to_list(), ids.tolist(), strict=True):
-        if i >= 0 and value not in found[i]:
-            found[i].append(value)
-    return found
+def _values_of(graph: StepGraph, ids: Ints, count: int) -> pl.Series:
+    """Lists of value ids of the record, by matched id."""
+    named = pl.DataFrame({"id": ids, "value": graph.values["value_id"]}).filter(pl.col("id") >= 0)
+    grouped = named.unique(maintain_order=True).group_by("id", maintain_order=True).agg("value")
+    every = pl.DataFrame({"id": np.arange(count)}, schema={"id": I64})
+    return every.join(grouped, on="id", how="left", maintain_order="left")["value"].fill_null([])
 
 
 def _covered(regions: pl.DataFrame, column: str) -> float:
