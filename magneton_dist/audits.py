@@ -42,7 +42,7 @@ from magneton_dist.reports.figures import ranks_text
 from magneton_dist.run_settings import Runs, advised, snapshots, watts_of
 
 SETTINGS = "settings.json"
-FEW_RANKS = 8  # that are named one by one
+FEW_RANKS = 2  # that are named one by one
 
 
 class Settings(BaseModel):

@@ -172,6 +172,14 @@ def test_the_run_that_most_files_are_of_is_audited(job: Any, write: Any, make: A
     assert all("1 day, 0:00:00 (h:min:s) apart" in line and "rank-1.json.gz" in line for line in old_files)
 
 
+def test_ranks_that_left_no_trace_are_one_line(job: Any, tmp_path: Path) -> None:
+    folder = job()
+    for path in folder.iterdir():
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b'"world_size": 3', b'"world_size": 8')))
+    (folder / "rank-1.json.gz").unlink()
+    assert traces.audit_traces([folder], tmp_path / "runs").audit.missing == ["ranks 1, 3–7 of 8: no record"]
+
+
 def test_no_trace_at_all(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "a.json").write_text('{"schema": "1", "nodes": []}')
