@@ -50,7 +50,7 @@ class annotate:
         outputs: of a function, the names of its results; None: ``output``, numbered when there are several.
 
     Raises:
-        InputError: `name` is empty, or `inputs` names no argument of the function.
+        InputError: `name` is empty, `inputs` or `outputs` is one string, or `inputs` names no argument of the function.
     """
 
     def __init__(
@@ -62,6 +62,9 @@ class annotate:
     ) -> None:
         if not name:
             raise InputError("an annotation needs a name", where="annotate")
+        for what, given in (("inputs", inputs), ("outputs", outputs)):
+            if isinstance(given, str):
+                raise InputError(f"{what} is one string", where=f"annotate({name!r})", do=f"give a tuple: ({given!r},)")
         self.name = name
         self._inputs = inputs
         self._outputs = outputs
@@ -101,6 +104,7 @@ class annotate:
                 result = function(*args, **kwargs)
             finally:
                 _mark(leave, label, _results(result, outputs))
+            _check_outputs(label, result, outputs)
             return result
 
         return annotated  # type: ignore[return-value]
@@ -149,5 +153,18 @@ def _tensors(name: str, given: Any) -> Named:
 def _results(result: Any, outputs: Sequence[str] | None) -> Named:
     if outputs is None:
         return _tensors("output", result)
-    several = result if isinstance(result, (list, tuple)) else [result]
-    return [pair for name, item in zip(outputs, several) for pair in _tensors(name, item)]
+    return [pair for name, item in zip(outputs, _several(result)) for pair in _tensors(name, item)]
+
+
+def _several(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, (list, tuple)) else [result]
+
+
+def _check_outputs(label: str, result: Any, outputs: Sequence[str] | None) -> None:
+    """Warn of names that are too many or too few; the job goes on."""
+    if outputs is not None and len(outputs) != len(_several(result)) and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"magneton_dist.annotate({label!r}) names {len(outputs)} outputs of a function that returns "
+            f"{len(_several(result))}: the record has those that both have",
+            stacklevel=3,
+        )

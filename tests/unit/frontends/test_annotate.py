@@ -93,11 +93,24 @@ def test_the_outermost_counts_and_an_error_closes_it():
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs", "match"), [("", None, "needs a name"), ("f", ("y",), "no argument 'y'.*name some of x")]
+    ("name", "inputs", "match"),
+    [
+        ("", None, "needs a name"),
+        ("f", ("y",), "no argument 'y'.*name some of x"),
+        ("f", "query", r"inputs is one string.*give a tuple: \('query',\)"),
+    ],
 )
 def test_a_wrong_annotation_is_an_input_error(name, inputs, match):
     with pytest.raises(InputError, match=match):
         magneton_dist.annotate(name, inputs=inputs)(lambda x: x)
+
+
+@pytest.mark.parametrize("outputs", [("value", "index"), ()])
+def test_names_of_more_or_fewer_outputs_than_there_are_are_warned_of(outputs):
+    double = magneton_dist.annotate("double", outputs=outputs)(lambda x: x * 2)
+    with pytest.warns(UserWarning, match=rf"names {len(outputs)} outputs of a function that returns 1"):
+        recorded = magneton_dist.record(double, (torch.ones(9),))
+    assert Shown(recorded).names == ["double"]
 
 
 def test_it_makes_no_mark_where_nothing_records(monkeypatch):
