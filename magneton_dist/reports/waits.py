@@ -18,6 +18,7 @@ from magneton_dist.reports.figures import one_line, quantity
 MAX_COLUMNS = 240
 MAX_ROWS = 256
 MOST_CULPRITS, MOST_CALLS = 12, 20
+LEAST_SHARE = 1e-5  # of the ranks' time in waits: less is how well ends and starts agree
 _HEIGHT, _LEAST, _MOST = 440, 3, 22  # of the chart and of one rank, in pixels
 
 
@@ -26,7 +27,8 @@ def wait_charts(runs: Sequence[RunBands]) -> tuple[list[Values], list[Values]]:
     laid_out, drawn = [], []
     for run in runs:
         waits = _waits(run)
-        if not waits.height or not waits["wait_ns"].sum():
+        rank_ns = len(run.ranks) * (run.end_ns - run.start_ns)
+        if not waits.height or waits["wait_ns"].sum() <= LEAST_SHARE * rank_ns:
             continue
         column = _columns(waits)
         waits = waits.join(column.select("key", "column"), on="key")

@@ -66,6 +66,7 @@ def test_many_ranks_leave_out_those_that_waited_least(monkeypatch):
 
 def test_without_waits_there_is_no_chart():
     assert wait_charts([drawn([1, 11], [1, 11])]) == ([], [])
+    assert wait_charts([drawn([1.0], [1.0001])]) == ([], [])  # 0.1 of 20,000 us is no wait
     run = drawn([1, 11], [2, 12])
     none = {r: replace(b, arrivals=b.arrivals.clear()) for r, b in run.ranks.items()}
     assert wait_charts([replace(run, ranks=none)]) == ([], [])
