@@ -46,7 +46,7 @@ class FlipJoules:
         """In words; `variants`: the one it was in, and the one that the cause is flipped to."""
         if self.before is None or self.after is None:
             return f"energy: of a call: unmeasured: {self.words}"
-        before, after = (f"{1e3 * joules:.3g} mJ" for joules in (self.before, self.after))
+        before, after = (f"{j:.3g} J" if j >= 1 else f"{1e3 * j:.3g} mJ" for j in (self.before, self.after))
         flipped = f"{after} with just {' and '.join(cause)} as in {variants[1]}"
         return f"energy: a call takes {before} as in {variants[0]}, {flipped}: {self.words}"
 

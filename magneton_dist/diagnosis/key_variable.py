@@ -255,7 +255,7 @@ class _Search:
         one, other = (world[min(alike, len(world) - 1)] for world in worlds)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
         if shared == 0:
-            raise _StoppedError("the worlds have no function in common")
+            raise _StoppedError("the worlds part above torch's own code, in Python")
         self._above = one[: shared - 1]
         return one[shared - 1], one[shared:], other[shared:]
 
