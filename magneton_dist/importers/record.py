@@ -184,7 +184,8 @@ def _by_rank(
             how_far = timedelta(seconds=round(apart / 1e9))
             missing.append(f"{trace.path}: was recorded {how_far} (h:min:s) apart from {first.path}: not the same run")
         elif rank in traces:
-            missing.append(f"{trace.path}: is of rank {rank}, as {traces[rank][1].path} is; the latter is used")
+            do = "give the files of one cycle of the profiler at a time"
+            missing.append(f"{trace.path}: is of rank {rank}, as {traces[rank][1].path} is, which is used ({do})")
         else:
             traces[rank] = (number, trace)
     return dict(sorted(traces.items())), missing
