@@ -26,6 +26,8 @@ pytestmark = [
 ]
 ENABLED, PRECISION = "torch.backends.mkldnn.enabled", "torch.backends.mkldnn.matmul.fp32_precision"
 FLASH = "torch.backends.cuda.flash_sdp_enabled"
+# one for all tests: an environment has processes of its own
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 SETTINGS = {ENABLED: "True", PRECISION: "ieee", FLASH: "True"}
 
 
@@ -105,7 +107,7 @@ def searched(laboratory: Laboratory, case: Case) -> KeyVariable:
 
 
 def trial(laboratory: Laboratory, case: Case) -> Trial:
-    return Trial(laboratory, Side(SETTINGS, case.a), Side({}, case.b), case.factors, dict(os.environ))
+    return Trial(laboratory, Side(SETTINGS, case.a), Side({}, case.b), case.factors, ENVIRONMENT)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -149,7 +151,7 @@ def test_the_direction_does_not_matter(laboratory: Laboratory):
     case = CASES["convolution"]
     back = Case(case.a, case.a, ((ENABLED, "False", "True"),))
     settings = {**SETTINGS, ENABLED: "False"}
-    key = key_variable(Trial(laboratory, Side(settings, back.a), Side({}, back.a), back.factors, dict(os.environ)))
+    key = key_variable(Trial(laboratory, Side(settings, back.a), Side({}, back.a), back.factors, ENVIRONMENT))
     assert (key.getter, key.answers) == ("userEnabledMkldnn", (0, 1))
 
 
@@ -186,7 +188,7 @@ def test_time_that_is_over_is_said():
 
 def test_without_a_disassembler_the_deviation_point_is_still_told(tmp_path: Path):
     (tmp_path / "capstone.py").write_text("raise ImportError")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
     case = CASES["convolution"]
     with Laboratory(300) as laboratory:
         key = key_variable(Trial(laboratory, Side(SETTINGS, case.a), Side({}, case.b), case.factors, environment))

@@ -19,6 +19,8 @@ from magneton_dist.diagnosis.trial import Side, Trial
 
 SQUARE = Tensor((96, 96), (96, 1), "float32", "cpu")
 PRODUCT = Call("aten.mm.default", ({"v": 0}, {"v": 1}), (SQUARE, SQUARE))
+# one for all tests: an environment has processes of its own
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 QUESTION: dict[str, Any] = {
     "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
     "read_set": False, "launches": False, "steps": None, "slice": None, "repeat_s": None,
@@ -33,7 +35,7 @@ def laboratory() -> Iterator[Laboratory]:
 
 def ask(laboratory: Laboratory, call: Call | None = None, **more: Any) -> dict[str, Any]:
     described = None if call is None else call.described()
-    return laboratory.ask(dict(os.environ), {**QUESTION, "call": described, **more})
+    return laboratory.ask(ENVIRONMENT, {**QUESTION, "call": described, **more})
 
 
 def test_a_flip_stays_in_its_process(laboratory: Laboratory):
@@ -129,7 +131,7 @@ def test_a_map_of_this_torch_knows_which_getter_a_setting_answers(laboratory: La
         "torch.backends.mkldnn.enabled": "True", "torch.backends.cudnn.benchmark": "False",
         "torch.backends.mkldnn.matmul.fp32_precision": "ieee", "torch.backends.mha.get_fastpath_enabled": "True",
     }  # fmt: skip
-    trial = Trial(laboratory, Side(settings, PRODUCT), Side(settings, PRODUCT), [], dict(os.environ))
+    trial = Trial(laboratory, Side(settings, PRODUCT), Side(settings, PRODUCT), [], ENVIRONMENT)
     made = knob_map(trial, "2.99+x", tmp_path)
     assert made.getters == {
         "torch.backends.mkldnn.enabled": ["userEnabledMkldnn"],
@@ -149,7 +151,7 @@ def test_a_map_of_this_torch_knows_which_getter_a_setting_answers(laboratory: La
 def test_an_environment_has_processes_of_its_own():
     with Laboratory(900) as laboratory:
         for threads in ("1", "2"):
-            environment = {**os.environ, "OMP_NUM_THREADS": threads}
+            environment = {**ENVIRONMENT, "OMP_NUM_THREADS": threads}
             found = laboratory.ask(environment, {**QUESTION, "read": ["torch.get_num_threads"]})
             assert found["read"] == {"torch.get_num_threads": threads}
 
