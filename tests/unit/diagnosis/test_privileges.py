@@ -51,11 +51,14 @@ FOLLOW = """
 from magneton_dist.diagnosis.factors import Factor
 from magneton_dist.diagnosis.key_variable import key_variable
 from magneton_dist.diagnosis.trial import Side, Trial
-name = "torch.backends.mkldnn.enabled"
+from magneton_dist.diagnosis.calls import SDPA
+heads = Tensor((1, 2, 8, 8), (128, 64, 8, 1), "float32", "cpu")
+call = Call(SDPA, ({"v": 0}, {"v": 1}, {"v": 2}), (heads, heads, heads))
+name = "torch.backends.cuda.flash_sdp_enabled"
 with Laboratory(300) as laboratory:
     factors = [Factor("setting", name, ("True", "False"))]
     trial = Trial(laboratory, Side({name: "True"}, call), Side({}, call), factors, dict(os.environ))
-    print(key_variable(trial).lines("mm", ("a", "b")), trial.signature(frozenset()).operators)
+    print(*key_variable(trial).lines("attention", ("a", "b")), *trial.signature(frozenset()).operators)
 """
 
 
@@ -73,7 +76,15 @@ def test_where_code_cannot_be_written_the_layer_that_follows_it_says_so_and_othe
     done = subprocess.run([sys.executable, "-c", DENY + FOLLOW, "code"], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert "key variable: could not run: NotPossibleError: code cannot be made writable" in done.stdout
-    assert "'aten::mm'" in done.stdout
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in done.stdout
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls are x86-64's")
+def test_what_decides_in_torchs_code_is_found_with_ptrace_denied():
+    pytest.importorskip("capstone", reason="key variables need the extra explain")
+    done = subprocess.run([sys.executable, "-c", DENY + FOLLOW], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    assert "at::Context::userEnabledFlashSDP: 1 as in a, 0 as in b" in done.stdout
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls are x86-64's")
