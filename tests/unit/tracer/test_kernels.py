@@ -114,10 +114,7 @@ def test_the_jobs_own_profiler_goes_first(rows: Any, tmp_path: Path, monkeypatch
 TAKES_OVER = """
 import sys
 import torch
-from magneton_dist.tracer.graph import GraphRecorder
 from magneton_dist.tracer.kernels import KernelCapture
-from magneton_dist.tracer.rows import FIELDS, OPERATOR
-from magneton_dist.tracer.stacks import Stacks
 
 real, CPU = torch.profiler.profile, torch.profiler.ProfilerActivity.CPU
 torch.cuda.is_initialized = lambda: True
