@@ -16,9 +16,11 @@ import polars as pl
 
 from magneton_dist.errors import InputError, RecordError
 from magneton_dist.frontends.graph_record import GraphRecord
-from magneton_dist.matching.arrays import Ints
+from magneton_dist.matching.arrays import Bools, Floats, Ints
+from magneton_dist.matching.fingerprints import moment_distance
+from magneton_dist.matching.graph import FEATURES, INTEGER, UNKNOWN, MatchGraph
 from magneton_dist.matching.recorded import StepGraph
-from magneton_dist.matching.records import Algorithm, match_records
+from magneton_dist.matching.records import Algorithm, RecordMatch, match_records
 from magneton_dist.records.schema import F64, I64, IDS, STR, Column, Table
 from magneton_dist.records.store import AuditRecord, RankRecord, RunRecord, load
 
@@ -118,9 +120,9 @@ def compare(
         )
     ]
     empty_a, empty_b = (side[f"ops_{letter}"].list.len() == 0 for side, letter in zip(sides, "ab", strict=True))
-    made = np.arange(count) < found.regions.matched
-    kinds = np.where(empty_b, "only a", np.where(empty_a, "only b", np.where(made, "matched", "unmatched")))
     certain = both.confidence()
+    made = (np.arange(count) < found.regions.matched) | _equal_ends(both, certain)
+    kinds = np.where(empty_b, "only a", np.where(empty_a, "only b", np.where(made, "matched", "unmatched")))
     regions = pl.concat(
         [pl.DataFrame({"kind": kinds, "confidence": certain}, schema={"kind": STR, "confidence": F64}), *sides],
         how="horizontal",
@@ -229,6 +231,42 @@ def _moved_bytes(ops: pl.DataFrame, values: pl.DataFrame) -> pl.Series:
 
 def _line(frames: Sequence[dict[str, object]]) -> str | None:
     return f"{frames[0]['file']}:{frames[0]['line']} {frames[0]['function']}" if frames else None
+
+
+def _equal_ends(both: RecordMatch, certain: Floats) -> Bools:
+    """(regions,) whose inputs all match, and whose results, which nobody reads, are equal.
+
+    Results of a few elements say too little to be matched by themselves; after equal inputs they say enough.
+    """
+    regions = both.matched.regions
+    found = np.zeros(regions.count, bool)
+    ends = [_ends(graph, region) for graph, region in ((both.graph_a, regions.a), (both.graph_b, regions.b))]
+    for region in ends[0].keys() & ends[1].keys():
+        if region < regions.matched or certain[region] < 1:
+            continue
+        one, other = ends[0][region], ends[1][region]
+        if len(one) == len(other):
+            found[region] = all(_is_equal(both, v, w) for v, w in zip(one, other, strict=True))
+    return found
+
+
+def _ends(graph: MatchGraph, region: Ints) -> dict[int, list[int]]:
+    """Region -> the values that it makes and nobody reads, in order of execution."""
+    found: dict[int, list[int]] = {}
+    unread = ~np.isin(graph.outputs.flat, graph.inputs.flat)
+    for of, value in zip(region[graph.outputs.rows[unread]].tolist(), graph.outputs.flat[unread].tolist(), strict=True):
+        found.setdefault(of, []).append(value)
+    return found
+
+
+def _is_equal(both: RecordMatch, v: int, w: int) -> bool:
+    a, b = both.graph_a, both.graph_b
+    if a.kind[v] == UNKNOWN or (a.kind[v], a.numel[v]) != (b.kind[w], b.numel[w]):
+        return False
+    if a.kind[v] == INTEGER:  # to count one more is something else
+        return bool(a.checksum[v] == b.checksum[w])
+    every_step = (graph.features[value].reshape(-1, FEATURES) for graph, value in ((a, v), (b, w)))
+    return bool(moment_distance(*every_step).max() <= both.eps)
 
 
 def _values_of(graph: StepGraph, ids: Ints, count: int) -> pl.Series:

@@ -161,6 +161,29 @@ def test_what_is_printed(records):
     assert text[5].split() == ["1,920", "768", "mul", "mul", "|", "pow"]
 
 
+def test_a_count_is_equal_to_itself_only():
+    x = torch.arange(4000.0)
+    a = magneton_dist.record(lambda x: torch.count_nonzero(x), (x,))
+    same, more = (magneton_dist.record(lambda x, n=n: (x > n).sum(), (x,)) for n in (0, 1))
+    assert compare(a, same).regions["kind"].to_list() == ["matched"]
+    assert compare(a, more).regions["kind"].to_list() == ["unmatched"]
+
+
+@pytest.mark.parametrize(
+    ("other", "kinds"),
+    [
+        (lambda x: x.mul(x).mean(), ["matched"]),
+        (lambda x: (x * x).sum() / x.numel() * 1.01, ["unmatched"]),
+    ],
+)
+def test_a_scalar_result_of_equal_inputs_is_equal_work(other, kinds):
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    a, b = magneton_dist.record(lambda x: (x.norm() ** 2) / x.numel(), (x,)), magneton_dist.record(other, (x,))
+    for comparison in (compare(a, b), compare(b, a)):
+        assert set(comparison.regions["kind"]) >= set(kinds)
+        assert ("matched" in comparison.regions["kind"].to_list()) == (kinds == ["matched"])
+
+
 @pytest.fixture
 def example(monkeypatch):
     """``example("block", "jax")``: the record of a function of examples/frameworks."""
