@@ -53,11 +53,11 @@ class Kineto:
 
     def start(self, operators: bool = False) -> None:
         """See `Source`. Only with the operators on the host does it give kernels external ids."""
-        named = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+        named = getattr(torch._C._profiler, "_RecordFunctionFast", None) if operators else None
         if operators and named is None:
             self.missing["operators"] = "this torch's profiler cannot be told quickly enough which are called"
         kinds = torch.profiler.ProfilerActivity
-        self.operator = (lambda called_ns: named(f"{OPERATOR}{called_ns}")) if operators and named else None
+        self.operator = (lambda called_ns: named(f"{OPERATOR}{called_ns}")) if named else None
         self._profiler = torch.profiler.profile(activities=[kinds.CUDA] + ([kinds.CPU] if self.operator else []))
         self._profiler.start()
 
