@@ -45,7 +45,7 @@ def write_workers(
     ranks = []
     for (key,), worker in numbered.sort("start_ns", "end_ns").group_by("rank", maintain_order=True):
         rank = int(str(key))
-        device = f"cuda:{rank}"
+        device = f"dp {rank % replicas} of stage {rank // replicas}"  # the timeline names no other
         calls = worker.filter(pl.col("call").is_not_null()).join(groups, on=["call", "step", "rank"], how="left")
         empty = {table.name: table.empty() for table in TABLES.values()}
         tables = {

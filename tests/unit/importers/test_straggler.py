@@ -162,6 +162,7 @@ def test_the_culprits_of_real_jobs_are_named(traces: Path, tmp_path: Path) -> No
         (by_job[job],) = [f for f in audit.findings if f.kind == "straggler-wait"]
     # the authors: AR one worker, M_W 1.0 and dp 0 of stage 0; SE no worker (M_W 0.01) but the last stage (M_S 0.68)
     assert by_job["AR"].ranks == [0]
+    assert "rank 0 (dp 0 of stage 0 on timeline)" in by_job["AR"].fix
     assert by_job["AR"].evidence["share_of_excess_explained"] == pytest.approx(1.0, abs=0.02)
     assert by_job["SE"].ranks == list(range(32, 64))
     assert by_job["SE"].evidence["share_of_excess_explained"] == pytest.approx(0.68, abs=0.02)
