@@ -50,7 +50,6 @@ class Kineto:
         self.missing: dict[str, str] = {}
         self.operator: Operator | None = None
         self._profiler: Any = None
-        self._dropped: list[Any] = []
 
     def start(self, operators: bool = False) -> None:
         """See `Source`. Only with the operators on the host does it give kernels external ids."""
@@ -71,10 +70,9 @@ class Kineto:
         return ahead_ns
 
     def drop(self) -> None:
-        """See `Source`; what was dropped is kept, as jobs crashed now and then when it was freed amid the other's."""
+        """See `Source`."""
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        self._dropped.append(profiler)
 
 
 class KernelCapture:
