@@ -46,8 +46,9 @@ class Corroboration(msgspec.Struct, frozen=True):
 class RankResult(msgspec.Struct, frozen=True):
     """One rank of one variant, means over its repeats. `states` keys read ``phase/activity``.
 
-    `idle_s` says why its device idled; of traces, and of launched jobs only the loader: loader, host (it had launched nothing), launch (launched, not
-    yet begun), unknown. `unjoined_s` is the part of the unresolved time in which only collectives ran on the device.
+    `idle_s` says why its device idled; of traces, and of launched jobs only the loader: loader, host (it had launched
+    nothing), launch (launched, not yet begun), unknown. `unjoined_s` is the part of the unresolved time in which only
+    collectives ran on the device.
     `monitors` says of the states of collectives whether NVLink and DRAM traffic corroborates them; GPUs only.
     """
 
