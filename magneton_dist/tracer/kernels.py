@@ -5,7 +5,7 @@ is on only where the configuration asks for it. Only device activities and their
 operators only in steps whose operators are recorded: each is made known under the time at which it was called, and
 kernels meet it by that external id. The trace is read outside the job; the `kernel_trace` mark says which file it is,
 when it began, and how far the clock of its times is ahead of the monotonic one.
-Where the job has a profiler of its own, the step is left alone, or given up when that one begins, and a fault says so.
+Where the job has a profiler of its own, capturing ends for good when that one begins, and a fault says so.
 """
 
 from __future__ import annotations
@@ -113,8 +113,7 @@ class KernelCapture:
         if not torch.cuda.is_initialized():
             return self._refuse("no GPU is in use: no kernels are captured")
         if self._others.active:
-            self._spool.fault("kernels", "another profiler was active: steps meanwhile have no kernels")
-            return False
+            return self._refuse("another profiler is on: no kernels are captured from here on")
         try:
             with self._others.ours():
                 if self._by == "cupti":
@@ -175,18 +174,18 @@ class KernelCapture:
                 self._spool.fault("kernels", f"no {what}: {why}")
 
     def _give_way(self) -> None:
-        """Another profiler is about to begin."""
+        """Another profiler is about to begin; for good, as torch's may crash when they take turns in a process."""
         source, on, self._on = self._source, self._on, False
-        if self._by == "cupti":  # torch's takes CUPTI's buffers once and for all: to take them back would blind it
-            self._without_cupti("another profiler began")
+        if self._broken:
+            return
+        self._refuse("another profiler began: no kernels are captured from here on")
         if not on or source is None:
             return
-        self._spool.fault("kernels", "another profiler began: this step and those meanwhile have no kernels")
         try:
             with self._others.ours():
                 source.drop()
         except Exception as error:
-            self._refuse(f"no kernels are captured: {error}")
+            self._spool.fault("kernels of the step in which another profiler began", error)
 
     def _refuse(self, why: str) -> bool:
         self._broken = True

@@ -1,6 +1,6 @@
 """Torch's profiler serves one at a time: whoever starts it takes it from whoever has it, whose end then may crash.
 
-The job's own comes first. Ours gives way before another begins, and does not begin while another is on or warms up.
+The job's own comes first. Ours gives way before another begins, and does not begin when another is on or warms up.
 Only jobs whose kernels are captured are watched in this way.
 """
 
