@@ -12,16 +12,24 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "uneven_inputs" / "train.py"
 SMALL = ["--layers", "1", "--dim", "32", "--tokens", "64", "--docs", "16", "--bucket-mb", "0.05"]
 
 
+# Gloo's threads outlive the process group; one that still holds a tensor when Python ends brings the process down.
+# That is torch's (pytorch/pytorch#179291), and met once in hundreds of runs.
+TORCH_ENDED_BADLY = "terminate called without an active exception"
+
+
 def train(*args: str) -> dict[int, tuple[int, int, float, str]]:
     """Per rank that finished: steps, batches, last loss, checksum of the parameters."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", SCRIPT, *SMALL,
-         *args],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )  # fmt: skip
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", SCRIPT, *SMALL,
+             *args],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )  # fmt: skip
+        if TORCH_ENDED_BADLY not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     line = r"rank (\d+): (\d+) steps of (\d+) batches, .*? loss (\S+), parameters ([0-9a-f]{16})"
     lines = re.findall(line, done.stdout)  # two ranks' lines may run together

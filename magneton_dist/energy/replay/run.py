@@ -77,7 +77,8 @@ def replay_runs(
         RecordError: the record, or what was replayed before, is damaged.
     """
     ended_s = time.monotonic() + budget_s
-    every = candidates(_ranks(runs), profile, {v: groups_across_hosts(repeats[0]) for v, repeats in runs.items()})
+    across = {variant: groups_across_hosts(repeats[0]) for variant, repeats in runs.items() if repeats}
+    every = candidates(_ranks(runs), profile, across)
     wanted = [c for c in every if re.search(only, c.name) and _possible(c, devices)]
     found = Replays(notes=_left_out(every, devices, only))
     if not wanted and found.notes:
