@@ -151,6 +151,7 @@ def test_a_killed_driver_leaves_nothing_on_the_cluster(driver: Any, cluster: dic
     driver.assert_clean()
 
 
+@pytest.mark.soak
 def test_two_audits_at_once_say_so(driver: Any, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     folder.mkdir()

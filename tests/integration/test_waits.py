@@ -34,6 +34,7 @@ def straggler(findings: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 def test_a_rank_that_sleeps_stalls(tmp_path: Path) -> None:
     found = straggler(findings_of("stall", tmp_path))
     assert found["ranks"] == [1]

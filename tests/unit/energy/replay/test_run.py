@@ -33,7 +33,7 @@ from magneton_dist.records.store import RunRecord, write_manifest, write_rank
 pytestmark = pytest.mark.timeout(400)  # a busy machine takes many times longer
 
 PROFILE = load_profile("h200")
-QUICK = Rules(warm_up_s=0.05, discard_s=0.05, window_s=0.2, fewest=3, most=4, half_width=0.5)
+QUICK = Rules(warm_up_s=0.05, discard_s=0.05, window_s=0.2, fewest=3, most=3, half_width=0.5)
 Make = Callable[..., RunRecord]
 WATTS = 40.0  # of the fixture `steady_meter`
 
@@ -280,7 +280,7 @@ def test_a_measured_row_is_not_replaced_by_one_that_was_not(tmp_path: Path) -> N
     assert read_replayed(tmp_path)["joules"].to_list() == [3.0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_interrupted_it_leaves_nothing_behind(make_run: Make, tmp_path: Path, number: signal.Signals) -> None:
     run, temporary = make_run(), tmp_path / "temporary"
     temporary.mkdir()
