@@ -113,7 +113,7 @@ def test_an_audit_whose_every_run_loses_a_part(driver: Any) -> None:
     assert any("some readings" in line["note"] for line in driver.of_kind("progress"))
 
 
-@pytest.mark.parametrize("part", ["raylet/raylet", "gcs/gcs_server"])
+@pytest.mark.parametrize("part", ["raylet/raylet", pytest.param("gcs/gcs_server", marks=pytest.mark.soak)])
 def test_a_killed_part_of_ray_is_noticed_and_the_run_is_finished(driver: Any, part: str) -> None:
     driver.start(long_audit(driver))
     driver.until_step(5)

@@ -144,9 +144,10 @@ def test_more_ranks_each_that_finishes_early_is_named(world_size: int, tmp_path:
     assert "repeats" in audit["comparison"]["reason"]
 
 
-def test_balanced_data_with_a_bucket_of_zeros_has_no_shadow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("repeats", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_balanced_data_with_a_bucket_of_zeros_has_no_shadow(repeats: int, tmp_path: Path) -> None:
     record, audit, _ = launch(
-        tmp_path, BALANCED, "repeats=2", "warmup_runs=0",
+        tmp_path, BALANCED, f"repeats={repeats}", "warmup_runs=0",
         "job.args=[--balanced, --docs, '120', --zero-branch, --dim, '64']",
     )  # fmt: skip
     zeros = record.runs["join"][0].ranks[0].collectives.filter(pl.col("zero_payload") & (pl.col("origin") == "ddp"))
