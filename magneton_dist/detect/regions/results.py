@@ -96,12 +96,12 @@ def _judgement(table: RegionTable, group: int, line: Line | None) -> str:
         return line.judgement
     if not table.holds[group]:
         return "not in every traced step"
+    if table.groups[group].split:
+        return "on parameters of which a rank of the other variant holds another part: not compared"
     if table.apart[group]:
         return "not shown to be the same work: the runs were given other parameters, data or random numbers"
     if table.one_sided[group]:
         return "on one side only, of little weight"
-    if table.groups[group].split:
-        return "on parameters of which a rank of the other variant holds another part: not compared"
     if not table.groups[group].matched:
         return "not shown to be the same work: what both sides make has no match"
     return f"differs by less than {table.rules.region:.0%}, or too little to matter"
