@@ -82,7 +82,7 @@ def _other_parameters(a: StepGraph, b: StepGraph, matched: Match) -> Divergence 
 
 def _other_data(a: StepGraph, b: StepGraph, matched: Match) -> Divergence | None:
     other_a, other_b = (
-        _given(graph, "input") & (of_value < 0) for graph, of_value in ((a, matched.value_a), (b, matched.value_b))
+        _data(graph) & (of_value < 0) for graph, of_value in ((a, matched.value_a), (b, matched.value_b))
     )
     if not other_a.any() or not other_b.any():
         return None
@@ -124,6 +124,12 @@ def _given(graph: StepGraph, role: str) -> Bools:
     in_role = (graph.values["role"] == role).fill_null(False).to_numpy()
     given: Bools = in_role & (graph.graph.producers() < 0) & graph.graph.anchor
     return given
+
+
+def _data(graph: StepGraph) -> Bools:
+    """(values,) data of the step; what is read after the forward pass only is a framework's own, such as buckets."""
+    late = np.append(graph.ops["phase"].is_in(["backward", "optimizer"]).fill_null(False).to_numpy(), False)
+    return np.asarray(_given(graph, "input") & ~late[np.minimum(graph.graph.first_uses(), graph.graph.n_ops)])
 
 
 def _share(a: StepGraph, values: Bools) -> float:
