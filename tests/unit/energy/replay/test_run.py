@@ -52,10 +52,10 @@ def test_joules_are_the_meters_watts_over_the_time_of_a_call(make_run: Make, ste
     run, said = make_run(), list[Progress]()
     found = replay_runs(
         {"a": [run]}, lambda _: steady_meter, ["cpu"], PROFILE, budget_s=600, rules=QUICK,
-        only="addmm|add_", on_progress=said.append,
+        only="addmm|embedding|add_", on_progress=said.append,
     )  # fmt: skip
     rows = by_name(found.rows)
-    assert {"aten.addmm.default", "aten.add_.Tensor"} <= set(rows)
+    assert {"aten.addmm.default", "aten.embedding.default", "aten.add_.Tensor"} <= set(rows)
     for row, _ in found.rows:
         assert row["notes"].endswith("by counter"), row["notes"]
         assert row["energy_kind"] == "replayed"
