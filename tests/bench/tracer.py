@@ -12,7 +12,9 @@ build/bench/tracer.json:
     collectives_MODEL                  collectives in a step
     collective_us_MODEL                CPU time per collective that the tracer adds; from steps of few tokens,
                                        where it is not lost in the noise of the computing
+    collective_us_low_MODEL            95 % interval of that median; also _high_
     collective_step_ratio_parts_MODEL  1 + collectives times that / CPU time of a dark step of all tokens
+    collective_step_ratio_parts_high_MODEL  the same from the high end
     graph_step_ratio                   wall time of the step whose operators are recorded / dark (DDP)
     graph_step_ratio_plain             the same without fingerprints of the values
     start_up_s                         CPU time added until the first process group exists
@@ -42,7 +44,7 @@ START_UPS = 9
 TOKENS = 4096  # of a rank in a step, which takes about 16 s on two cores; usual jobs have more
 TRACED_TOKENS = 1024
 FEW_TOKENS = 8
-THIN_PAIRS = 40
+THIN_PAIRS = 120  # a pair's difference is a few tens of ms in noise of the same size
 START_UP = "import torch.distributed as d; d.init_process_group('gloo')"
 
 
@@ -59,8 +61,14 @@ def main() -> None:
         figures[f"collective_step_ratio_{model}"] = statistics.median(paired)
         figures[f"collective_step_ratio_low_{model}"] = paired[low]
         figures[f"collective_step_ratio_high_{model}"] = paired[high]
+        added = sorted(map(statistics.fmean, zip(*(rank.pop("added_us") for rank in ranks), strict=True)))
+        low, high = median_interval(len(added))
         for name in ranks[0]:
             figures[f"{name}_{model}"] = statistics.fmean(rank[name] for rank in ranks)
+        step_us = figures.pop(f"dark_cpu_us_{model}") / figures[f"collectives_{model}"]
+        for end, us in (("", statistics.median(added)), ("_low", added[low]), ("_high", added[high])):
+            figures[f"collective_us{end}_{model}"] = us
+            figures[f"collective_step_ratio_parts{end}_{model}"] = 1 + us / step_us
     for name in ("graph_step_ratio", "graph_step_ratio_plain"):
         figures[name] = figures.pop(f"{name}_ddp")
     figures["collective_step_ratio"] = max(
@@ -236,14 +244,12 @@ def rank(name: str, folder: str) -> None:
         "collectives": collectives,
         "step_s": statistics.median(off[1] for _, off in compared),
     }
-    dark_cpu_s = statistics.median(off[0] for _, off in compared)
+    figures["dark_cpu_us"] = statistics.median(off[0] for _, off in compared) * 1e6
     rows = FEW_TOKENS
     compare(switch.on, switch.off, 1, BLOCK_STEPS)
     thin = compare(switch.on, switch.off, THIN_PAIRS, BLOCK_STEPS)
     rows = TOKENS
-    added_s = statistics.median(on[0] - off[0] for on, off in thin)
-    figures["collective_us"] = added_s / collectives * 1e6
-    figures["collective_step_ratio_parts"] = 1 + added_s / dark_cpu_s
+    figures["added_us"] = [(on[0] - off[0]) / collectives * 1e6 for on, off in thin]
     if name == "ddp":
         rows = TRACED_TOKENS
         for suffix, fingerprints in (("", "standard"), ("_plain", "none")):
