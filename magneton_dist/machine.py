@@ -50,7 +50,8 @@ def open_for_calibration(spec: str, device: str) -> tuple[Meter, str]:
     meter, reason = open_meter(spec, device)
     if meter.provenance != "measured":
         meter.close()
-        raise MeterError(f"nothing measures {device}: {reason}", where="calibrate", do="see `magneton-dist doctor`")
+        why = reason if spec == "auto" else meter.source
+        raise MeterError(f"nothing measures {device}: {why}", where="calibrate", do="see `magneton-dist doctor`")
     return meter, device
 
 

@@ -19,6 +19,9 @@ def calibrate(
     Takes about two minutes, in which nothing else may run on the device. Runs refer to the profile it
     writes by energy: {meter: nvml, profile: FILE}, or model their watts by energy: {meter: modelled:FILE}.
     """
+    import os
+    import signal
+
     from magneton_dist.errors import InputError
     from magneton_dist.machine import open_for_calibration
     from magneton_dist.meters.calibration import Durations
@@ -28,12 +31,14 @@ def calibrate(
 
     if output.exists() and not force:
         raise InputError("exists already", where=str(output), do="give --force, or another --output")
+    if output.is_dir() or not output.parent.is_dir() or not os.access(output.parent, os.W_OK):  # rather than after two minutes
+        raise InputError("cannot be written", where=str(output), do="give another --output")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the load goes, too
     opened, uuid = open_for_calibration(meter, device)
     try:
         profile = measure(opened, TorchLoad(uuid), Durations(), lambda name: typer.echo(f"Measuring {name}"))
     finally:
         opened.close()
-    save_profile(profile, output)
     for key, watts in profile.watts.items():
         typer.echo(f"{key:14}{watts.nominal:8.1f} W   {watts.source}")
     sensor = profile.sensor
@@ -44,4 +49,5 @@ def calibrate(
             f"sensor updates every {1e3 * sensor.period_s:.0f} ms, averages over {1e3 * sensor.window_s:.0f} ms, "
             f"lags {1e3 * sensor.lag_s:.0f} ms"
         )
+    save_profile(profile, output)
     typer.echo(f"Wrote {output}")

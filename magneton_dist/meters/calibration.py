@@ -84,9 +84,16 @@ def calibrate(
     finally:
         load.stop()
         power, _ = sampler.stop()
-    updates = _updates(power)
-    sensor, busy_w = measured_sensor(updates, edges_s)
-    seen = {name: _steady_watts(power, span, name) for name, span in spans.items()}
+    try:
+        sensor, busy_w = measured_sensor(_updates(power), edges_s)
+        seen = {name: _steady_watts(power, span, name) for name, span in spans.items()}
+    except MeterError as error:
+        failed = power["watts"].null_count()
+        if not failed:
+            raise
+        # its own words come before what is missing for them
+        what = f"{failed} of {len(power)} readings failed: {'; '.join(sampler.faults)}"
+        raise MeterError(what, where=f"calibrate, meter {meter.name}", do="see `magneton-dist doctor`") from error
     return _profile(meter, sampler, sensor, seen, busy_w)
 
 
@@ -165,6 +172,8 @@ def _profile(meter: Meter, sampler: Sampler, sensor: Sensor, seen: dict[str, Wat
         cautions.append(f"Throttled meanwhile: {', '.join(sampler.throttled)}.")
     if sampler.shared:
         cautions.append(f"Not alone: {sampler.shared}.")
+    if sampler.faults:
+        cautions.append(f"Readings failed meanwhile: {'; '.join(sampler.faults)}.")
     # readings that are means since the one before have no window to undo
     named = sensor.model_copy(update={"name": meter.sensor}) if meter.window_ns else None
     device = f"{meter.device}, {meter.source}"

@@ -19,6 +19,7 @@ from magneton_dist.errors import MeterError
 NO_BOOST = "CUDA_DISABLE_PERF_BOOST"  # driver 580 and newer: an idle context lets the clocks drop
 _SIZE = {"cuda": 4096, "cpu": 512}  # of the matrices: each product takes about a millisecond
 _SPIN_CYCLES = 10_000_000  # 5 to 10 ms
+_END_S = 2.0  # to end by itself
 
 
 class Load(Protocol):
@@ -81,7 +82,7 @@ class TorchLoad:
         if process is None:
             return
         try:
-            process.communicate(timeout=10)  # closes its stdin: it ends
+            process.communicate(timeout=_END_S)  # closes its stdin: it ends with what it is doing
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

@@ -1,6 +1,7 @@
 """What a meter is, the meter that measures nothing, and the sanity check of energy counters.
 
-A meter never creates a CUDA context, never raises from `read`, and never says 0 for what it does not know.
+A meter never creates a CUDA context, never raises from `read` or `conditions`, and never says 0 for what it does not
+know.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class NvmlMeter:
             cap_w = self._power_cap_w()
             self._limit_w = 2 * cap_w if cap_w else _LIMIT_W
             self._counter = Counter(self._limit_w)
-            self._stamp = (0, 0)  # the driver's timestamp of the last power reading, and what it became
+            self._stamp = (-1, 0)  # the driver's timestamp of the last power reading, and what it became
             self.sensor, self.window_ns, reason = self._choose_sensor()
             self.counter = "nvml-energy" if self._read_counter()[0] is not None else ""
             measured = self.sensor != "null"
@@ -171,12 +171,13 @@ class NvmlMeter:
 
     def _monotonic_ns(self, stamp_us: int, now_ns: int, wall_ns: int) -> int:
         """The driver's timestamp (µs since 1970) on our clock; the same stamp always gives the same time."""
-        if stamp_us == self._stamp[0]:
-            return self._stamp[1]
-        age_ns = wall_ns - stamp_us * 1000
-        t_ns = now_ns - age_ns if abs(age_ns) < _CLOCK_JUMP_NS else now_ns
-        self._stamp = (stamp_us, t_ns)
-        return t_ns
+        if stamp_us != self._stamp[0]:
+            age_ns = wall_ns - stamp_us * 1000
+            if abs(age_ns) >= _CLOCK_JUMP_NS:
+                return now_ns  # 0, or the time of another clock: the next one may be the same
+            # never of the future, in which later readings would drown: the wall clock was set meanwhile
+            self._stamp = (stamp_us, now_ns - max(0, age_ns))
+        return self._stamp[1]
 
     def _read_counter(self) -> tuple[float | None, str]:
         """Joules since opening or None, and why None."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,7 +98,7 @@ class PmdMeter:
         try:
             # opening raises DTR, without which the PMD2 is silent
             self._port = serial.Serial(port, _BAUD, timeout=_TIMEOUT_S, write_timeout=_TIMEOUT_S)
-        except (serial.SerialException, ValueError) as error:
+        except (serial.SerialException, termios.error, ValueError) as error:
             do = "plug it in, and let this user open the port (group dialout)"
             raise MeterError(str(error), where=self._where, do=do) from error
         try:
@@ -141,9 +142,12 @@ class PmdMeter:
         return firmware
 
     def _ask(self, command: int, size: int) -> bytes:
-        """The answer, whole; `ValueError` when it is torn."""
+        """The answer, whole; `ValueError` when it is torn, `OSError` when the port is gone."""
         with _locked(self._port):
-            self._port.reset_input_buffer()  # what is left of a torn answer
+            try:
+                self._port.reset_input_buffer()  # what is left of a torn answer
+            except termios.error as error:  # no OSError, and pyserial passes it on
+                raise OSError(*error.args) from error
             self._port.write(bytes([command]))
             answer = bytes(self._port.read(size))
         if len(answer) != size:

@@ -164,11 +164,16 @@ def _read(path: Path, _changed_ns: int) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as YAML that `load_profile` reads; `InputError` when it cannot be written."""
+    """Write a profile as YAML that `load_profile` reads, at once or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     text = yaml.safe_dump(profile.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True, width=110)
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+        part.unlink(missing_ok=True)
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path), do="give another path") from error

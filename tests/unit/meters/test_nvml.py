@@ -43,6 +43,26 @@ def test_a_timestamp_that_is_none_is_replaced_by_the_time_of_reading(nvml, clock
     assert meter.read().t_ns == clock.now_ns
 
 
+@pytest.mark.parametrize("stamp_us", [0, 12345])
+def test_a_driver_without_timestamps_has_a_reading_each_time(nvml, clock, monkeypatch, stamp_us):
+    monkeypatch.setattr(room, "time", clock)
+    nvml.stamp_us = stamp_us
+    meter = NvmlMeter(GPUS[0], nvml)
+    for _ in range(3):
+        clock.advance(0.1)
+        assert meter.read().t_ns == clock.now_ns
+
+
+def test_a_wall_clock_that_is_set_back_puts_no_reading_into_the_future(nvml, clock, monkeypatch):
+    monkeypatch.setattr(room, "time", clock)
+    nvml.stamp_us = clock.time_ns() // 1000
+    meter = NvmlMeter(GPUS[0], nvml)
+    clock.advance(0.1)
+    nvml.stamp_us = clock.time_ns() // 1000
+    clock.wall_offset_ns -= 5_000_000_000
+    assert meter.read().t_ns == clock.now_ns
+
+
 def test_energy_counts_from_opening(nvml):
     meter = NvmlMeter(GPUS[0], nvml)
     assert meter.read().joules == 0.0

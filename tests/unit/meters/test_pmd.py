@@ -32,6 +32,7 @@ class Device:
     def __init__(self, answers: dict[int, list[bytes]]) -> None:
         self.answers = answers
         self.asked: list[int] = []
+        self.closed = False
         self._ours, theirs = pty.openpty()
         tty.setraw(theirs)
         self.port, self._theirs = os.ttyname(theirs), theirs
@@ -51,6 +52,7 @@ class Device:
             os.write(self._ours, prepared.pop(0) if len(prepared) > 1 else prepared[0])
 
     def close(self) -> None:
+        self.closed = True
         os.write(self._theirs, b"\xff")
         self._thread.join(2)
         os.close(self._ours)
@@ -67,7 +69,8 @@ def plug():
 
     yield device
     for one in devices:
-        one.close()
+        if not one.closed:
+            one.close()
 
 
 def test_pmd2_sums_its_rails(plug):
@@ -135,6 +138,17 @@ def test_a_port_that_goes_away_is_a_gap(plug):
     reading = meter.read()
     assert reading.watts is None
     assert reading.reason
+
+
+def test_a_device_that_is_pulled_out_is_a_gap_and_its_port_closes(plug):
+    device = plug({1: [VENDOR_PMD2], 4: [frame([(12000, 10000, 120000)])]})
+    meter = PmdMeter(PMD2, device.port)
+    assert meter.read().watts == 120.0
+    device.close()
+    reading = meter.read()
+    assert (reading.watts, reading.joules) == (None, None)
+    assert "Input/output error" in reading.reason
+    meter.close()
 
 
 def test_without_a_port_the_usb_chip_decides(plug, monkeypatch):

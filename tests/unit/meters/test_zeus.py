@@ -67,6 +67,17 @@ def test_a_reading_that_fails_is_a_gap():
     assert (reading.watts, reading.reason) == (None, "power: no permission")
 
 
+def test_a_temperature_that_fails_is_unknown():
+    gpu = Gpu()
+    meter = ZeusMeter("0", SimpleNamespace(gpus=[gpu]))
+
+    def lost() -> int:
+        raise RuntimeError("device lost")
+
+    gpu.get_gpu_temperature = lost
+    assert meter.conditions().temperature_c is None
+
+
 def test_a_counter_that_sticks_is_dropped(clock, monkeypatch):
     monkeypatch.setattr(room, "time", clock)
     meter = ZeusMeter("0", SimpleNamespace(gpus=[Gpu()]))
