@@ -78,7 +78,7 @@ def main() -> None:
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(figures, indent=1) + "\n")
     for name, value in figures.items():
-        print(f"{name:32} {value:10.4f}")
+        print(f"{name:40} {value:10.4f}")
 
 
 def median_interval(count: int) -> tuple[int, int]:
