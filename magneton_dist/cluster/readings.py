@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,8 +87,13 @@ class Readings:
     def _append(self, tables: list[pl.DataFrame]) -> None:
         for index, (path, frame) in enumerate(zip(self._paths, tables, strict=True)):
             if frame.height:
-                with path.open("ab") as file:
-                    frame.write_ndjson(file)
+                lines = BytesIO()
+                frame.write_ndjson(lines)
+                with path.open("ab", buffering=0) as file:
+                    end = file.tell()
+                    if file.write(lines.getbuffer()) < lines.tell():
+                        file.truncate(end)  # what is appended next must not follow half a line
+                        raise OSError(errno.ENOSPC, "no room for the readings", str(path))
                 self._saved[index] += frame.height
         if tables[1].height:
             self.joules = tables[1]["joules"][-1]

@@ -31,7 +31,7 @@ def calibrate(
 
     if output.exists() and not force:
         raise InputError("exists already", where=str(output), do="give --force, or another --output")
-    if output.is_dir() or not output.parent.is_dir() or not os.access(output.parent, os.W_OK):  # rather than after two minutes
+    if output.is_dir() or not output.parent.is_dir() or not os.access(output.parent, os.W_OK):  # not two minutes later
         raise InputError("cannot be written", where=str(output), do="give another --output")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the load goes, too
     opened, uuid = open_for_calibration(meter, device)

@@ -93,7 +93,7 @@ def calibrate(
             raise
         # its own words come before what is missing for them
         what = f"{failed} of {len(power)} readings failed: {'; '.join(sampler.faults)}"
-        raise MeterError(what, where=f"calibrate, meter {meter.name}", do="see `magneton-dist doctor`") from error
+        raise MeterError(what, where="calibrate", do="see `magneton-dist doctor`") from error
     return _profile(meter, sampler, sensor, seen, busy_w)
 
 

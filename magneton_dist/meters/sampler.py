@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import astuple
 
 import polars as pl
@@ -16,6 +17,8 @@ from magneton_dist.records.schema import COUNTERS, POWER
 
 _CONDITIONS_NS = 1_000_000_000  # time between two looks at temperature and throttling
 _STALL_NS = 2_000_000_000  # longer than any sensor's window
+_MOST_FAULTS = 8  # different reasons: some hold a figure, and a broken meter may go on for days
+_OTHERS = "failed for other reasons"
 _LOOK_SHARE = 0.004  # of a core, at most, for looks at performance monitors: power and counter come first
 
 
@@ -27,7 +30,6 @@ class Sampler:
     Performance monitors are looked at beside it, as often as they have something new and a look costs little.
 
     Attributes:
-        faults: why readings failed, each reason once.
         throttled: reasons for throttling seen, each once.
         shared: why the device's energy is not this process's alone, empty when it is.
         temperature_c: at start and at stop, None where not told.
@@ -38,7 +40,7 @@ class Sampler:
 
     def __init__(self, meter: Meter, period_s: float = 0.05) -> None:
         self.meter = meter
-        self.faults: list[str] = []
+        self._faults: Counter[str] = Counter()
         self.throttled: list[str] = []
         self.shared = ""
         self.temperature_c: tuple[float, float] | None = None
@@ -53,6 +55,14 @@ class Sampler:
         self.unmonitored = self._why_unmonitored()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def faults(self) -> list[str]:
+        """Why readings failed: each reason once, and how often; those beyond the first few together."""
+        return [
+            f"meter {self.meter.name}: {reason}{f' ({times} times)' if times > 1 else ''}"
+            for reason, times in list(self._faults.items())
+        ]
 
     def start(self) -> None:
         """Start polling; the first reading is taken at once."""
@@ -177,5 +187,5 @@ class Sampler:
             self._counters.append((t_ns, reading.joules))
 
     def _fault(self, reason: str) -> None:
-        if reason not in self.faults:
-            self.faults.append(reason)
+        known = reason in self._faults or len(self._faults) < _MOST_FAULTS
+        self._faults[reason if known else _OTHERS] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import polars as pl
@@ -31,7 +33,26 @@ def read_beside(path: Path, table: Table, do: str) -> pl.DataFrame:
 
 
 def write_beside(path: Path, table: Table, rows: pl.DataFrame) -> None:
-    """Write the file at once or not at all; its folder is there."""
-    draft = path.with_name(f".{path.name}.tmp")
-    table.validate(rows, str(path)).write_parquet(draft)
-    draft.replace(path)
+    """Write the file at once or not at all; its folder is there. `OSError` when it cannot be written."""
+    write_whole(path, table.validate(rows, str(path)))
+
+
+def write_whole(path: Path, rows: pl.DataFrame, metadata: dict[str, str] | None = None) -> None:
+    """Write a Parquet file at once or not at all.
+
+    Args:
+        path: of the file; its folder is there.
+        rows: what it holds.
+        metadata: of the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        rows.write_parquet(draft, metadata=metadata)
+        draft.replace(path)
+    except pl.exceptions.ComputeError as error:  # so polars calls a full disk
+        raise OSError(errno.EIO, str(error)) from error
+    finally:
+        draft.unlink(missing_ok=True)

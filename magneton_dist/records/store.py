@@ -17,6 +17,7 @@ import polars as pl
 
 from magneton_dist.errors import RecordError
 from magneton_dist.records.audit import AUDIT_VERSION, Audit
+from magneton_dist.records.beside import write_whole
 from magneton_dist.records.graph import operator_graph
 from magneton_dist.records.manifest import Manifest
 from magneton_dist.records.schema import SCHEMA_VERSION, TABLES
@@ -263,10 +264,7 @@ def write_rank(run: Path, rank: int, tables: Mapping[str, pl.DataFrame]) -> None
         TABLES[name].validate(frame, str(folder / name))
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in tables.items():
-        path = folder / f"{name}.parquet"
-        draft = _draft(path)
-        frame.write_parquet(draft, metadata={VERSION_KEY: str(SCHEMA_VERSION)})
-        draft.replace(path)
+        write_whole(folder / f"{name}.parquet", frame, {VERSION_KEY: str(SCHEMA_VERSION)})
 
 
 def write_manifest(run: Path, manifest: Manifest) -> None:

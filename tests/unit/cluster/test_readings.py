@@ -1,12 +1,27 @@
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from magneton_dist.cluster.readings import Readings, saved, saved_meter, saved_monitors
 from magneton_dist.records.monitors import MONITORS
 from magneton_dist.records.schema import COUNTERS, POWER
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class FakeMeter:
@@ -143,6 +158,19 @@ def test_a_line_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:
     replacement.power = [4]
     resumed.stop()
     assert resumed.tables()[0]["t_ns"].to_list() == [1, 2, 4]
+
+
+def test_a_disk_that_was_full_for_a_while_costs_nothing(tmp_path: Path) -> None:
+    sampler = FakeSampler()
+    readings = Readings(tmp_path, 0, "GPU-1", sampler, "auto")
+    sampler.power = [1]
+    readings.save()
+    line = (tmp_path / "power-0.jsonl").stat().st_size
+    sampler.power = [1, 2, 3]
+    with files_up_to(2 * line + 5), pytest.raises(OSError, match="no room"):
+        readings.save()  # one and a half lines would fit
+    readings.stop()
+    assert readings.tables()[0]["t_ns"].to_list() == [1, 2, 3]
 
 
 def test_the_meter_is_known_to_whoever_finds_the_spool(tmp_path: Path) -> None:

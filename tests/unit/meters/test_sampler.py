@@ -30,7 +30,7 @@ GPU = "GPU-aaaa1111-0000"
 class ScriptedMeter(NullMeter):
     """Says what `script` says at each reading; a reading takes `cost_s` on `clock`."""
 
-    sensor, counter, period_s = "scripted", "scripted-energy", 0.001
+    name, sensor, counter, period_s = "scripted", "scripted", "scripted-energy", 0.001
 
     def __init__(self, clock: Any, script: Callable[[int], Reading], cost_s: float = 0.0) -> None:
         super().__init__("GPU-1")
@@ -128,8 +128,18 @@ def test_failures_leave_gaps_with_reasons_and_polling_goes_on(sampled, clock):
     sampler = sampled(ScriptedMeter(clock, script), 0.01, 0.05)
     power, counters = sampler.tables()
     assert power["watts"].to_list() == [100, None, None, None, 100, 100]
-    assert sampler.faults == ["MeterError: lost it", "RuntimeError: a defect", "no permission"]
+    reasons = ["MeterError: lost it", "RuntimeError: a defect", "no permission"]
+    assert sampler.faults == [f"meter scripted: {reason}" for reason in reasons]
     assert counters.is_empty()
+
+
+def test_faults_are_counted_and_bounded(sampled, clock):
+    readings = [Reading(clock.now_ns, None, None, reason=f"impossible reading of {i} W") for i in range(20)]
+    readings += [Reading(clock.now_ns, None, None, reason="impossible reading of 3 W")] * 5
+    sampler = sampled(ScriptedMeter(clock, lambda i: readings[min(i, 24)]), 0.01, 0.24)
+    assert len(sampler.faults) == 9
+    assert sampler.faults[3] == "meter scripted: impossible reading of 3 W (6 times)"
+    assert sampler.faults[-1] == "meter scripted: failed for other reasons (12 times)"
 
 
 def test_a_stall_is_a_gap_for_a_sensor_with_a_window_of_its_own(sampled, clock):
@@ -161,7 +171,7 @@ def test_a_meter_that_cannot_tell_its_conditions_still_samples(sampled, clock, m
     monkeypatch.setattr(meter, "conditions", conditions)
     sampler = sampled(meter, 0.05, 0.2)
     assert sampler.tables()[0].height == 5
-    assert (sampler.faults, sampler.temperature_c) == (["RuntimeError: a defect"], None)
+    assert (sampler.faults, sampler.temperature_c) == (["meter scripted: RuntimeError: a defect (2 times)"], None)
 
 
 @pytest.mark.parametrize("meter", [NullMeter("GPU-1"), ModelledMeter(load_profile("h200"), "cpu")])

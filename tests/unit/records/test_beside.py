@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import polars as pl
@@ -24,3 +25,17 @@ def test_no_file_is_no_rows_and_a_damaged_one_says_what_to_do(tmp_path: Path) ->
     path.write_bytes(b"PAR1")
     with pytest.raises(RecordError, match="import it again"):
         read_beside(path, TABLE, "import it again")
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.parquet"
+    write_beside(path, TABLE, pl.DataFrame({"n": [3]}))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, hard))
+    try:
+        with pytest.raises(OSError, match="os error"):
+            write_beside(path, TABLE, pl.DataFrame({"n": range(100_000)}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_beside(path, TABLE, "")["n"].to_list() == [3]
+    assert [left.name for left in tmp_path.iterdir()] == ["lengths.parquet"]
