@@ -239,7 +239,7 @@ def test_why_there_are_no_performance_monitors_is_kept(sampled, nvml, clock):
     assert sampler.monitors().is_empty()
     assert sampler.tables()[0].height > 0  # watts are there without them
     scripted = sampled(ScriptedMeter(clock, lambda n: Reading(n, 1.0, None)), 0.05, 0.1)
-    assert scripted.unmonitored == "meter null reads none"
+    assert scripted.unmonitored == "meter scripted reads none"
 
 
 def test_monitors_that_break_are_given_up_and_what_was_seen_is_kept(sampled, nvml, clock, monkeypatch):
