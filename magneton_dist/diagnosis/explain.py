@@ -11,7 +11,8 @@ import msgspec
 from magneton_dist.config import Job
 from magneton_dist.diagnosis.kept import OF_OPERATORS, told
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
-from magneton_dist.diagnosis.operators import Diagnosis, Investigation, differing_arguments
+from magneton_dist.diagnosis.operators import Diagnosis, Investigation
+from magneton_dist.diagnosis.pairs import differing_arguments
 from magneton_dist.diagnosis.paths import parted_words
 from magneton_dist.diagnosis.python_path import with_python_path
 from magneton_dist.diagnosis.recorded import Sides

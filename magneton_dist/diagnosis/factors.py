@@ -13,6 +13,8 @@ from magneton_dist.tracer.secrecy import WITHHELD
 ENVIRONMENT = "env."
 SETTING = "torch."
 OPTIMIZER = "torch.optim."  # as an operator: its step
+MOST_TYPED = 200  # characters of an argument
+_STATES = ("torch.autograd.profiler_enabled",)  # what happened to run, which nothing sets
 Kind = Literal["setting", "environment", "argument"]
 
 
@@ -61,13 +63,18 @@ def setting_factors(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[list[Fa
     factors, fixed = [], []
     for name, values in differences({"a": a, "b": b}).items():
         pair = values["a"], values["b"]
-        if name.startswith(SETTING) and UNSET not in pair:
+        if is_setting(name) and UNSET not in pair:
             factors.append(Factor("setting", name, pair))
         elif name.startswith(ENVIRONMENT) and all(map(_harmless, pair)):
             factors.append(Factor("environment", name.removeprefix(ENVIRONMENT), pair))
-        elif not name.startswith(SETTING):  # one that only one side could read follows from others
+        elif not is_setting(name):  # a setting that only one side could read follows from others
             fixed.append(name)
     return factors, fixed
+
+
+def is_setting(name: str) -> bool:
+    """Is `name`, of a record's snapshot, one of torch's settings?"""
+    return name.startswith(SETTING) and name not in _STATES
 
 
 def argument_factors(a: Call, b: Call) -> list[Factor]:
@@ -117,10 +124,17 @@ def _plain_factors(a: Call, b: Call) -> Iterator[Factor]:
         if isinstance(mine, dict) and "name" in mine:
             name, mine, theirs = mine["name"], mine["value"], theirs["value"]
         shown = f"{name} of {a.operator.rpartition('.')[2]}" if a.operator.startswith(OPTIMIZER) else name
-        yield Factor("argument", shown, (_text(mine), _text(theirs)), place=place)
+        yield Factor("argument", shown, (_typed(mine), _typed(theirs)), place=place)
 
 
-def _text(argument: object) -> str:
-    if isinstance(argument, dict) and len(argument) == 1:
-        argument = next(iter(argument.values()))
-    return str(argument)[:200]
+def _typed(argument: object) -> str:
+    """An argument as one types it in Python."""
+    if not isinstance(argument, dict) or len(argument) != 1:
+        return repr(argument)[:MOST_TYPED]
+    ((kind, value),) = argument.items()
+    if kind in ("dtype", "layout", "memory_format"):
+        return f"torch.{value}"
+    if kind == "float":
+        return f'float("{value}")'
+    text = repr(value) if kind == "device" else repr(complex(*value)) if kind == "complex" else str(value)
+    return text[:MOST_TYPED]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
 from magneton_dist.diagnosis.factors import Factor
 from magneton_dist.diagnosis.snapshot import UNSET
 
@@ -32,14 +35,14 @@ def statement(factor: Factor, side: int) -> str:
     """What makes `factor` as variant A (side 0) or B (side 1) has it; one line of Python, or of a shell."""
     value = factor.values[side]
     if factor.kind == "environment":
-        return f"unset {factor.name}" if value == UNSET else f"export {factor.name}={value}"
+        return f"unset {factor.name}" if value == UNSET else f"export {factor.name}={shlex.quote(value)}"
     if factor.kind == "setting":
         return _setting(factor.name, value)
     return _argument(factor, value)
 
 
 def _setting(name: str, value: str) -> str:
-    literal = value if value in _PLAIN or value.startswith(("torch.", "[")) or _is_number(value) else f'"{value}"'
+    literal = value if value in _PLAIN or value.startswith(("torch.", "[")) or _is_number(value) else json.dumps(value)
     if name in _CALLS:
         return _CALLS[name].format(literal)
     owner, _, last = name.rpartition(".")

@@ -77,6 +77,8 @@ class Laboratory:
 
     def _zygote(self, environment: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], subprocess.Popen[bytes]]:
         key = tuple(sorted(environment.items()))
+        if key in self._zygotes and self._zygotes[key].poll() is not None:
+            _end(self._zygotes.pop(key))  # somebody killed it
         if key not in self._zygotes:
             self._zygotes[key], self._greetings[key] = self._start(environment)
         return key, self._zygotes[key]
@@ -90,8 +92,10 @@ class Laboratory:
         )  # fmt: skip
         try:
             greeting = json.loads(_line(zygote, min(START_LIMIT_S, self.left_s())))
-        except ValueError as error:
+        except BaseException as error:
             _end(zygote)
+            if not isinstance(error, ValueError):
+                raise
             self.left_s()
             raise MagnetonError(
                 "a fresh process with torch did not start", where=sys.executable,

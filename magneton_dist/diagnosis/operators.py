@@ -6,23 +6,22 @@ flipped on its own: first it counts which kernels run, then how long they take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from importlib.metadata import version
 from statistics import median
 from typing import Literal
 
 from msgspec import structs
 
-from magneton_dist.diagnosis.calls import Call, comparable
 from magneton_dist.diagnosis.factors import OPTIMIZER, Factor, argument_factors, environment_of, setting_factors
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.joules import flip_joules
 from magneton_dist.diagnosis.key_variable import KEY_VARIABLE, key_variable
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.layers import Layers
-from magneton_dist.diagnosis.optimizers import GROUP, optimizer_call
+from magneton_dist.diagnosis.optimizers import GROUP
+from magneton_dist.diagnosis.pairs import Pair, candidates
 from magneton_dist.diagnosis.paths import parting
 from magneton_dist.diagnosis.prove import Proof, Verdict, prove
 from magneton_dist.diagnosis.recorded import Recorded
@@ -52,15 +51,6 @@ class Diagnosis:
     cause: Cause | None = None
     fix: str = ""
     lines: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The same call in both variants. `seconds`: by how much its two recorded times differ."""
-
-    a: Call
-    b: Call
-    seconds: float
 
 
 class Investigation:
@@ -114,12 +104,15 @@ class Investigation:
         self._compare_torch()
         grouped = together(self._trial(pairs[0], settings), settings)
         trials = [(self._trial(pair, grouped), pair.a.operator) for pair in pairs]
-        if not any(self._by_signature(*each) for each in trials) and not any(
-            self._by_time(*each) for each in trials[:MOST_TIMED]
-        ):
-            self._tell("no cause: nothing that differs between the variants was shown to make a difference")
-            return self._by_path()
-        return self.found
+        found = any(self._by_signature(*each) for each in trials)
+        found = found or any(self._by_time(*each) for each in trials[:MOST_TIMED])
+        refused = {name for trial, _ in trials for name in trial.refused}
+        if refused:
+            self._tell(f"settings that this torch does not take, and that were not flipped: {_listed(sorted(refused))}")
+        if found:
+            return self.found
+        self._tell("no cause: nothing that differs between the variants was shown to make a difference")
+        return self._by_path()
 
     def _by_path(self) -> Diagnosis:
         """Without a proof: where in Python the variants part, if they run other operators."""
@@ -186,7 +179,8 @@ class Investigation:
         return [KEY_VARIABLE] if agrees else []
 
     def _by_time(self, trial: Trial, operator: str) -> bool:
-        """Is it clear, by the time that this call takes, what makes the difference?"""
+        """Is it clear, by the time that this call takes, what makes the difference? Times are noisy: only a proof is.
+        """
         self._say(f"timing {operator}")
         timing = Timing(trial)
         if not timing.apart or timing.seconds is None:
@@ -198,7 +192,11 @@ class Investigation:
             "the same kernels"
         )
         self._say(f"flipping {len(trial.factors)} differences of {operator}")
-        self._conclude(prove(len(trial.factors), timing.behaves), trial, timing.seconds, [])
+        proof = prove(len(trial.factors), timing.behaves)
+        if proof.verdict is not Verdict.PROVED:
+            self._tell(f"counterfactual: the times of {operator} do not tell what makes the difference")
+            return False
+        self._conclude(proof, trial, timing.seconds, [])
         return True
 
     def _conclude(self, proof: Proof, trial: Trial, times: Sequence[float | None], agreeing: list[str]) -> None:
@@ -210,7 +208,7 @@ class Investigation:
         statements = ["; ".join(statement(factor, side) for factor in chosen) for side in (0, 1)]
         self.found.cause = Cause(
             layer=" and ".join(dict.fromkeys(factor.kind for factor in chosen)),
-            name=(" and " if proved else " or ").join(names),
+            name=(" or " if proof.verdict is Verdict.EITHER else " and ").join(names),
             values=dict(zip(self._names, values, strict=True)),
             statements=dict(zip(self._names, statements, strict=True)),
             agreed=["snapshot", *agreeing, "counterfactual"],
@@ -222,9 +220,8 @@ class Investigation:
         self._tell(self._in_words(proof, trial, names))
         a, b = (seconds or 0.0 for seconds in times)
         cheap_side = self._names.index(self._cheap) if self._cheap else int(b < a)
-        self.found.fix = fix_text(chosen if proved else chosen[:1], cheap_side, self._names, self._where)
-        if trial.refused:
-            self._tell(f"settings that this torch does not take: {_listed(sorted(trial.refused))}")
+        flips = chosen[:1] if proof.verdict is Verdict.EITHER else chosen
+        self.found.fix = fix_text(flips, cheap_side, self._names, self._where)
         if proved and self._meter:
             self._add_joules(trial, proof, names)
 
@@ -242,50 +239,14 @@ class Investigation:
         if proof.verdict is not Verdict.PROVED:
             if len(names) == 1:
                 return f"consistent, not proved: {names[0]} is enough, but was not shown to be needed"
-            return f"consistent, not proved: any of {_listed(names)} is enough, none of them was shown to be needed"
-        cleared = [factor.name for number, factor in enumerate(trial.factors) if number not in proof.factors]
+            any_of, how = ("any of ", "is enough, none of") if proof.verdict is Verdict.EITHER else (
+                "", "are enough together, not all of")  # fmt: skip
+            return f"consistent, not proved: {any_of}{_listed(names)} {how} them was shown to be needed"
+        others = [factor.name for number, factor in enumerate(trial.factors) if number not in proof.factors]
+        cleared = [name for name in others if name not in trial.refused]
         how = "alone makes" if len(names) == 1 else "together make"
         text = f"proved: {' and '.join(names)} {how} {a} behave as {b}, and {b} without it does not"
         return text + (f"; not the cause: {_listed(cleared)}" if cleared else "")
-
-
-def candidates(a: Recorded, b: Recorded) -> Iterator[Pair]:
-    """Calls that both sides make, those first that choose among operators, then by how their recorded times differ."""
-    if any(side.record.ops["phase"][op] == "optimizer" for side in (a, b) for op in side.ops):
-        steps = optimizer_call(a.settings, a.record), optimizer_call(b.settings, b.record)
-        if steps[0] is not None and steps[1] is not None and comparable(steps[0], steps[1]):
-            yield Pair(steps[0], steps[1], 0.0)
-    names_a, names_b = ([side.record.ops["name"][op] for op in side.ops] for side in (a, b))
-    for mine, theirs in ((a, names_b), (b, names_a)):
-        for place, op in enumerate(mine.ops):
-            if mine.record.ops["name"][op] not in theirs:
-                call = mine.call(place)
-                chosen = None if call is None else call.chosen_by()
-                if chosen is not None:
-                    yield Pair(chosen, chosen, 0.0)
-                    break
-    pairs: dict[tuple[str, ...], Pair] = {}
-    blocks = SequenceMatcher(None, names_a, names_b, autojunk=False).get_matching_blocks()
-    for i, j in ((block.a + k, block.b + k) for block in blocks for k in range(block.size)):
-        one, other = a.call(i), b.call(j)
-        if one is None or other is None or not one.operator.startswith("aten.") or not comparable(one, other):
-            continue
-        seconds = abs(a.seconds(i) - b.seconds(j))
-        key = repr(one), repr(other)
-        if key not in pairs or pairs[key].seconds < seconds:
-            pairs[key] = Pair(one, other, seconds)
-    yield from sorted(pairs.values(), key=lambda pair: -pair.seconds)
-
-
-def differing_arguments(a: Recorded, b: Recorded) -> list[str]:
-    """Arguments of operators that both sides call, where they differ, in words; those of the costliest call first."""
-    found: dict[str, None] = {}
-    for pair in candidates(a, b):
-        for factor in argument_factors(pair.a, pair.b):
-            mine, theirs = factor.values
-            of = "" if pair.a.operator.startswith(OPTIMIZER) else f" of {pair.a.operator}"
-            found[f"{factor.name}{of}: {mine} in {a.name}, {theirs} in {b.name}"] = None
-    return list(found)[:MOST_SHOWN]
 
 
 def _apart(a: Signature, b: Signature, layers: Sequence[str]) -> tuple[str, str]:

@@ -18,7 +18,8 @@ class Verdict(StrEnum):
     """What came of it."""
 
     PROVED = "proved"  # flipping just these makes A behave as B, and B without any one of them does not
-    CONSISTENT = "consistent"  # flipping just these makes A behave as B, but so may others
+    EITHER = "either"  # flipping any one of these makes A behave as B; B was not shown to need it
+    TOGETHER = "together"  # flipping all of these makes A behave as B; B was not shown to need every one of them
     ALIKE = "alike"  # both worlds behave alike, or it is not known how
 
 
@@ -64,9 +65,9 @@ def prove(count: int, observe: Observe, order: Sequence[int] | None = None) -> P
                 return Proof(Verdict.PROVED, (factor,))
             sufficient.append(factor)
     if sufficient:
-        return Proof(Verdict.CONSISTENT, tuple(sorted(sufficient)))
+        return Proof(Verdict.EITHER, tuple(sorted(sufficient)))
     together = minimal(sorted(everything), lambda few: enough(frozenset(few)))
-    verdict = Verdict.PROVED if all(map(needed, together)) else Verdict.CONSISTENT
+    verdict = Verdict.PROVED if all(map(needed, together)) else Verdict.TOGETHER
     return Proof(verdict, tuple(together))
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from magneton_dist.diagnosis.calls import Call
-from magneton_dist.diagnosis.factors import SETTING, Factor
+from magneton_dist.diagnosis.factors import Factor, is_setting
 from magneton_dist.diagnosis.laboratory import LIMIT_S, Laboratory
 from magneton_dist.diagnosis.prove import Flipped
 from magneton_dist.diagnosis.snapshot import UNSET
@@ -52,6 +52,9 @@ class Trial:
         a, b: the call in either variant.
         factors: what differs.
         environment: of variant A.
+
+    Attributes:
+        refused: settings that the torch of fresh processes does not take; they were not flipped.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Trial:
         self._laboratory = laboratory
         self._a, self._b = a, b
         self._environment = environment
-        self._settings = {name: value for name, value in a.settings.items() if name.startswith(SETTING)}
+        self._settings = {name: value for name, value in a.settings.items() if is_setting(name)}
         self.factors = list(factors)
         self.refused: set[str] = set()
 

@@ -33,6 +33,21 @@ def test_arguments_that_differ_are_factors_by_their_names():
     assert stride.flipped(layout.flipped(a, b), b) == b
 
 
+def test_plain_arguments_are_told_as_one_types_them():
+    def call(*plain: object) -> Call:
+        return Call("aten.gelu.default", ({"v": 0}, *plain), (IMAGE,))
+
+    def told(a: object, b: object) -> tuple[str, str]:
+        (factor,) = argument_factors(call({"name": "x", "value": a}), call({"name": "x", "value": b}))
+        return factor.values
+
+    assert told("none", "tanh") == ("'none'", "'tanh'")
+    assert told(None, [1, 2]) == ("None", "[1, 2]")
+    assert told({"dtype": "float32"}, {"memory_format": "channels_last"}) == ("torch.float32", "torch.channels_last")
+    assert told({"device": "cpu"}, {"literal": "'x'"}) == ("'cpu'", "'x'")
+    assert told({"float": "inf"}, 1.5) == ('float("inf")', "1.5")
+
+
 def test_calls_that_share_their_tensors_otherwise_cannot_be_compared():
     one = Call("aten.mul.Tensor", ({"v": 0}, {"v": 0}), (IMAGE,))
     two = Call("aten.mul.Tensor", ({"v": 0}, {"v": 1}), (IMAGE, IMAGE))

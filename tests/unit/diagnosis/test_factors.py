@@ -19,6 +19,11 @@ def test_settings_and_variables_can_be_flipped_and_what_cannot_is_named():
     assert fixed == ["ddp.static_graph", "version.torch"]
 
 
+def test_what_happened_to_run_is_no_setting():
+    running = "torch.autograd.profiler_enabled"
+    assert setting_factors({running: "True", "torch.x": "1"}, {running: "False", "torch.x": "1"}) == ([], [running])
+
+
 def test_what_was_withheld_or_names_a_file_is_never_set_from_a_record():
     factors, fixed = setting_factors({"env.OMP_X": WITHHELD, "env.OMP_TOOL_LIBRARIES": "/tmp/x.so"}, {})
     assert factors == []
@@ -42,6 +47,8 @@ def test_what_was_withheld_or_names_a_file_is_never_set_from_a_record():
         ("setting", "torch._C._get_nnpack_enabled", "False", "torch._C._set_nnpack_enabled(False)"),
         ("environment", "MKL_CBWR", "AVX2", "export MKL_CBWR=AVX2"),
         ("environment", "MKL_CBWR", "unset", "unset MKL_CBWR"),
+        ("environment", "OMP_PLACES", "{0},{1}; echo $x", "export OMP_PLACES='{0},{1}; echo $x'"),
+        ("setting", "torch.backends.x", 'a "b"', 'torch.backends.x = "a \\"b\\""'),
     ],
 )  # fmt: skip
 def test_what_to_type(kind: str, name: str, value: str, line: str):

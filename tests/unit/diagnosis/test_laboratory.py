@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from magneton_dist.diagnosis import laboratory as laboratory_module
 from magneton_dist.diagnosis.calls import SDPA, Call, Tensor
 from magneton_dist.diagnosis.knob_map import knob_map
-from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
+from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError, _end
 from magneton_dist.diagnosis.signature import primitives
 from magneton_dist.diagnosis.trial import Side, Trial
 
@@ -154,6 +156,33 @@ def test_an_environment_has_processes_of_its_own():
             environment = {**ENVIRONMENT, "OMP_NUM_THREADS": threads}
             found = laboratory.ask(environment, {**QUESTION, "read": ["torch.get_num_threads"]})
             assert found["read"] == {"torch.get_num_threads": threads}
+
+
+def test_processes_that_somebody_killed_are_started_again(laboratory: Laboratory):
+    ask(laboratory)
+    (zygote,) = laboratory._zygotes.values()
+    zygote.kill()
+    zygote.wait()
+    assert ask(laboratory, PRODUCT).keys() == {"refused", "read"}
+    assert [process.poll() for process in laboratory._zygotes.values()] == [None]
+
+
+def test_no_process_is_left_when_one_is_interrupted_while_it_starts(monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    ended = []
+    monkeypatch.setattr(laboratory_module, "_line", interrupted)
+    monkeypatch.setattr(laboratory_module, "_end", lambda zygote: (_end(zygote), ended.append(zygote.returncode)))
+    with Laboratory(900) as laboratory, pytest.raises(KeyboardInterrupt):
+        ask(laboratory)
+    assert ended == [-signal.SIGKILL]
+
+
+def test_fresh_processes_are_those_that_end_when_memory_runs_out(laboratory: Laboratory):
+    ask(laboratory)
+    (zygote,) = laboratory._zygotes.values()
+    assert Path(f"/proc/{zygote.pid}/oom_score_adj").read_text() == "1000\n"
 
 
 def test_time_that_is_over_is_said():

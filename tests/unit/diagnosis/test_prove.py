@@ -31,7 +31,13 @@ def test_two_that_each_do_something_else_are_proved_together():
 
 
 def test_two_of_which_either_is_enough_are_not_proved():
-    assert prove(4, lambda flipped: bool({0, 3} & flipped)) == Proof(Verdict.CONSISTENT, (0, 3))
+    assert prove(4, lambda flipped: bool({0, 3} & flipped)) == Proof(Verdict.EITHER, (0, 3))
+
+
+def test_two_that_are_enough_only_together_and_not_needed_are_said_to_be_that():
+    """Either pair is enough, no factor alone is."""
+    found = prove(4, lambda flipped: {0, 1} <= flipped or {2, 3} <= flipped)
+    assert found == Proof(Verdict.TOGETHER, (0, 1))
 
 
 def test_worlds_that_behave_alike_have_no_cause():
@@ -52,7 +58,7 @@ def test_a_world_of_which_nothing_is_known_is_no_proof():
     behaves = {frozenset(): "a", frozenset({0}): "b", frozenset({1}): "a", frozenset({0, 1}): "b"}
     assert prove(2, behaves.__getitem__) == Proof(Verdict.PROVED, (0,))
     behaves[frozenset({1})] = None
-    assert prove(2, behaves.__getitem__) == Proof(Verdict.CONSISTENT, (0,))
+    assert prove(2, behaves.__getitem__) == Proof(Verdict.EITHER, (0,))
     behaves[frozenset({0, 1})] = None
     assert prove(2, behaves.__getitem__) == Proof(Verdict.ALIKE)
 
