@@ -11,7 +11,15 @@ import msgspec
 
 from magneton_dist import audits
 from magneton_dist.audits import Outcome
-from magneton_dist.diagnosis.explain import NO_JOBS, Jobs, explained, explained_region, worth_telling
+from magneton_dist.diagnosis.explain import (
+    NO_JOBS,
+    Jobs,
+    explained,
+    explained_region,
+    explained_shadow,
+    worth_telling,
+)
+from magneton_dist.diagnosis.joins import SHADOW, without_shadow
 from magneton_dist.diagnosis.kept import OF_OPERATORS, keep
 from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.recorded import Sides
@@ -55,22 +63,30 @@ def explain(
             found = explained_region(region, outcome.audit, sides, laboratory, say, jobs)
             return _with({}, [found] if worth_telling(found) else [], outcome), found
         place = _place(outcome.audit, which, folder)
-        found = explained(outcome.audit.findings[place], sides, laboratory, say, jobs)
+        finding = outcome.audit.findings[place]
+        if finding.kind == SHADOW:
+            found = explained_shadow(finding, outcome.audit, sides, laboratory, say, jobs)
+        else:
+            found = explained(finding, sides, laboratory, say, jobs)
     return _with({place: found}, [], outcome), found
 
 
-def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: None) -> Outcome:
+def explain_costliest(
+    outcome: Outcome, budget_s: float, say: Say = lambda _: None, jobs: Jobs = NO_JOBS
+) -> Outcome:
     """Find causes of the costliest findings of `outcome` while there is time.
 
     Regions are looked at as well whose difference the runs themselves were too noisy to show. Ctrl-C ends the search,
-    and the outcome says that it was interrupted.
+    and the outcome says that it was interrupted. `jobs` (of the configuration, by variant) are run again, as far as
+    the costliest `shadow-collective` needs it.
     """
     audit = outcome.audit
     places = [place for place, finding in enumerate(audit.findings) if finding.kind in OF_OPERATORS][:MOST_FINDINGS]
     known = [finding.where.operators for finding in audit.findings]
     floor_s = LEAST_SHARE * sum(_seconds(region)[1] for region in audit.regions)
     regions = [r for r in audit.regions if _unclear(r, floor_s) and r.operators not in known][:MOST_REGIONS]
-    if budget_s <= 0 or not (places or regions):
+    shadows = [p for p, f in enumerate(audit.findings) if f.kind == SHADOW and jobs and without_shadow(f, audit)][:1]
+    if budget_s <= 0 or not (places or regions or shadows):
         return outcome
     found: dict[int, Finding] = {}
     new: list[Finding] = []
@@ -79,6 +95,8 @@ def explain_costliest(outcome: Outcome, budget_s: float, say: Say = lambda _: No
         with Laboratory(budget_s) as laboratory:
             for place in places:
                 found[place] = explained(audit.findings[place], sides, laboratory, say)
+            for place in shadows:
+                found[place] = explained_shadow(audit.findings[place], audit, sides, laboratory, say, jobs)
             for region in regions:
                 finding = explained_region(region, audit, sides, laboratory, say)
                 new += [finding] if worth_telling(finding) else []

@@ -71,7 +71,8 @@ def launch(
         outcome = audits.launch(loaded, address=address, on_progress=show)
     if not outcome.interrupted:
         with console.status("Looking for causes") as status:
-            outcome = explain_costliest(outcome, loaded.diagnose.budget, status.update)
+            jobs = loaded.variants if address is None else {}  # this machine may not be like the cluster's
+            outcome = explain_costliest(outcome, loaded.diagnose.budget, status.update, jobs)
     present(outcome, as_json=as_json, quiet=quiet)
     if outcome.interrupted:
         return 128 + signal.Signals[outcome.interrupted]

@@ -1,21 +1,24 @@
 """Where the lines of two variants part, the condition there, and where what it reads comes from.
 
-A parting counts only if other operators run behind it: what else two runs do differently is passed over.
+A parting counts only if it leads to other operators, or to whatever else is asked about: what two runs do differently
+besides is passed over.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
+from magneton_dist.diagnosis import options
 from magneton_dist.diagnosis.lines import HIDDEN, UNKNOWN, Sources, Values, head, reads
 from magneton_dist.tracer.secrecy import WITHHELD, looks_secret
 
 MOST_HOPS = 12
 MOST_COMPARED = 4_000  # lines of a frame
+_CARRIES = "/contextlib.py"  # its frames stand between a generator and the `with` that hands it its arguments
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,6 @@ class Line:
     values: Values
     operators: Sequence[str]
     frames: Sequence[Frame]
-
-    def all_operators(self) -> Iterator[str]:
-        """Also those of what it called."""
-        yield from self.operators
-        for frame in self.frames:
-            for line in frame.lines:
-                yield from line.all_operators()
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,22 @@ def _frame(tree: Mapping[str, Any], codes: Sequence[Any], outer: tuple[Frame, ..
     return Frame(file, function, first, lines, outer)
 
 
+Effects = Callable[[Frame, Line], Sequence[object]]  # what a line of a frame does itself that counts
+
+
+def operators(frame: Frame, line: Line) -> Sequence[object]:
+    """The operators that it runs itself."""
+    return line.operators
+
+
+def _all(frame: Frame, line: Line, effects: Effects) -> Iterator[object]:
+    """Also those of what the line called."""
+    yield from effects(frame, line)
+    for called in line.frames:
+        for inner in called.lines:
+            yield from _all(called, inner, effects)
+
+
 @dataclass(frozen=True)
 class Reading:
     """A name that holds other values in two variants, and where it is read."""
@@ -96,9 +108,9 @@ class Branch:
     origin: str = ""
 
 
-def branch(a: Frame, b: Frame) -> Branch | None:
-    """Where `a` and `b`, the same place in two variants, part; None where their Python runs the same lines."""
-    parting = _parting(a, b)
+def branch(a: Frame, b: Frame, effects: Effects = operators) -> Branch | None:
+    """Where `a` and `b`, the same place in two variants, part so that `effects` differ; None where they do not."""
+    parting = _parting(a, b, effects)
     if parting is None:
         return None
     frames, (i, j) = parting
@@ -119,27 +131,29 @@ def _blocks(a: Frame, b: Frame) -> Sequence[tuple[str, int, int, int, int]]:
     return SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
 
 
-def _parting(a: Frame, b: Frame) -> tuple[tuple[Frame, Frame], tuple[int, int]] | None:
+def _parting(a: Frame, b: Frame, effects: Effects) -> tuple[tuple[Frame, Frame], tuple[int, int]] | None:
     """The innermost frames that part, and the line in each that decides."""
     for kind, i, i_end, j, j_end in _blocks(a, b):
         if kind != "equal":
-            mine = [op for line in a.lines[i:i_end] for op in line.all_operators()]
-            theirs = [op for line in b.lines[j:j_end] for op in line.all_operators()]
+            mine = [each for line in a.lines[i:i_end] for each in _all(a, line, effects)]
+            theirs = [each for line in b.lines[j:j_end] for each in _all(b, line, effects)]
             if mine != theirs and i and j:
                 return (a, b), (i - 1, j - 1)
             continue
         for one, other in zip(range(i, i_end), range(j, j_end), strict=True):
             x, y = a.lines[one], b.lines[other]
-            if list(x.all_operators()) == list(y.all_operators()):
+            if list(_all(a, x, effects)) == list(_all(b, y, effects)):
                 continue
-            if [f.code for f in x.frames] != [f.code for f in y.frames]:
-                return (a, b), (one, other)
-            for mine_called, theirs_called in zip(x.frames, y.frames, strict=True):
-                found = _parting(mine_called, theirs_called)
+            for mine_called, theirs_called in zip(x.frames, y.frames, strict=False):
+                if mine_called.code != theirs_called.code:
+                    return (a, b), (one, other)
+                found = _parting(mine_called, theirs_called, effects)
                 if found is not None:
                     return found
+            if len(x.frames) != len(y.frames):
+                return (a, b), (one, other)
             # the line calls no Python that differs: it decides by what it calls or hands over, or torch does inside
-            if x.operators != y.operators and any(x.values[n] != y.values.get(n) for n in x.values):
+            if effects(a, x) != effects(b, y) and any(x.values[n] != y.values.get(n) for n in x.values):
                 return (a, b), (one, other)
     return None
 
@@ -228,6 +242,8 @@ class _Search:
         for mine, theirs in zip(frames[0].outer, frames[1].outer, strict=False):
             if mine.code != theirs.code:
                 return None, None, origin
+            if mine.file.endswith(_CARRIES):
+                continue
             statement = self._sources.statement(mine.file, mine.lines[-1].line)
             for part in [] if statement is None else head(statement):
                 handed = _handed_over(part, name, position)
@@ -241,11 +257,12 @@ class _Search:
         return None, None, origin
 
     def _attribute(self, frame: Frame, text: str) -> str:
-        """Where an attribute of self was set, in words."""
+        """Where an attribute of self was set, or which option of the command line another one may be, in words."""
         owner = self._sources.class_of(frame.file, frame.first)
         root, _, rest = text.partition(".")
         if root != "self" or owner is None:
-            return ""
+            files = dict.fromkeys([frame.file, *(outer.file for outer in frame.outer)])
+            return options.declared(rest, files, self._sources) if rest else ""
         name = rest.partition(".")[0].partition("[")[0]
         for method in owner.body:
             if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):

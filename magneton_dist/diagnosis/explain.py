@@ -9,7 +9,8 @@ from types import MappingProxyType
 import msgspec
 
 from magneton_dist.config import Job
-from magneton_dist.diagnosis.kept import OF_OPERATORS, told
+from magneton_dist.diagnosis.joins import SHADOW, with_join_path, without_shadow
+from magneton_dist.diagnosis.kept import OF_OPERATORS, seen_again, told
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.operators import Diagnosis, Investigation
 from magneton_dist.diagnosis.pairs import differing_arguments
@@ -28,7 +29,7 @@ NO_JOBS: Jobs = MappingProxyType({})
 
 def with_waits(audit: Audit) -> Audit:
     """`audit` with the causes of waits and shadows, which its records tell without running anything."""
-    causes = {"shadow-collective": cause_of_shadow, "straggler-wait": cause_of_straggling}
+    causes = {SHADOW: cause_of_shadow, "straggler-wait": cause_of_straggling}
     findings = [told(f, causes[f.kind](f, audit)) if f.kind in causes else f for f in audit.findings]
     return msgspec.structs.replace(audit, findings=findings)
 
@@ -68,6 +69,26 @@ def explained(
         return msgspec.structs.replace(finding, diagnosis=lines)
     cheap = next((name for name in finding.where.operators if name != finding.variant), None)
     return told(finding, _investigated(finding.where, cheap, sides, laboratory, say, jobs))
+
+
+def explained_shadow(
+    finding: Finding, audit: Audit, sides: Sides, laboratory: Laboratory, say: Say = lambda _: None,
+    jobs: Jobs = NO_JOBS,
+) -> Finding:  # fmt: skip
+    """`finding`, a `shadow-collective`, with what the records say of it, and where a variant without one parts from it.
+
+    Raises:
+        RecordError: a variant of the audit is not in the record.
+    """
+    peer = without_shadow(finding, audit)
+    found = cause_of_shadow(finding, audit)
+    if peer is None or not finding.ranks or not finding.where.stack:
+        return told(finding, found)
+    new = told(finding, with_join_path(found, finding, peer, sides, jobs, laboratory.left_s(), say))
+    if seen_again(finding) and not seen_again(new):  # what was seen before stays
+        why = [line for line in new.diagnosis if line not in finding.diagnosis] if jobs else []
+        return msgspec.structs.replace(finding, diagnosis=[*finding.diagnosis, *why])
+    return new
 
 
 def explained_region(

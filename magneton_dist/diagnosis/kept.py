@@ -15,6 +15,7 @@ from magneton_dist.records.audit import Audit, Finding
 
 DIAGNOSES = "diagnoses.json"
 OF_OPERATORS = ("region", "trade-off")
+KEPT = (*OF_OPERATORS, "knob")  # whatever came of looking for a cause
 
 
 def told(finding: Finding, diagnosis: Diagnosis) -> Finding:
@@ -31,12 +32,17 @@ def keep(audit: Audit, folder: Path) -> Audit:
     Returns:
         `audit` with those that another one kept meanwhile, too.
     """
-    mine = {_key(f): f for f in audit.findings if f.diagnosis and f.kind in (*OF_OPERATORS, "knob")}
+    mine = {_key(f): f for f in audit.findings if f.diagnosis and (f.kind in KEPT or seen_again(f))}
     with _alone(folder):
         theirs, notes = _kept(folder)
         kept = theirs | mine
         write_whole(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(list(kept.values())), indent=2) + b"\n")
     return _with(kept, notes, audit)
+
+
+def seen_again(finding: Finding) -> bool:
+    """Did running its variants again tell more than the records do?"""
+    return finding.cause is not None and "lines" in finding.cause.agreed
 
 
 def remembered(audit: Audit, folder: Path) -> Audit:

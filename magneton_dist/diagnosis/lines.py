@@ -271,6 +271,12 @@ class Sources:
         owners = [node for node in self._functions[file].values() if isinstance(node, ast.ClassDef)]
         return next((owner for owner in owners if function in owner.body), None)
 
+    def calls(self, file: str) -> Iterator[ast.Call]:
+        """Every call that is written in this file."""
+        for statement in dict.fromkeys(self._read(file).values()):
+            for part in head(statement):
+                yield from (node for node in ast.walk(part) if isinstance(node, ast.Call))
+
     def _read(self, file: str) -> dict[int, ast.stmt]:
         if file not in self._statements:
             self._statements[file], self._functions[file] = _statements(file)

@@ -10,6 +10,7 @@ from magneton_dist.diagnosis.recorded import Recorded
 from magneton_dist.diagnosis.rerun import Watched
 from magneton_dist.records.audit import Cause
 
+Stack = Sequence[str]  # frames, file:line function
 HERE = "calls the operators there itself"
 
 
@@ -33,18 +34,23 @@ def watched(a: Recorded, b: Recorded) -> tuple[Watched, Watched] | None:
     The function in which the stacks part, or else the call by which they come to other functions.
     """
     stacks = [_telling_stack(mine, theirs, every_frame=True) for mine, theirs in ((a, b), (b, a))]
-    if not all(stacks) or stacks[0] == stacks[1]:
+    return watched_between(stacks[0], stacks[1])
+
+
+def watched_between(one: Stack, other: Stack) -> tuple[Watched, Watched] | None:
+    """The same of two stacks, outermost frame first."""
+    if not one or not other or one == other:
         return None
-    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*stacks, strict=False))]
-    places = [_place(stack[len(common)]) for stack in stacks if len(stack) > len(common)]
+    common = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+    places = [place_of(stack[len(common)]) for stack in (one, other) if len(stack) > len(common)]
     if len(places) == 2:
-        (file, one, function), (other_file, other, other_function) = places
-        functions = {Sources().function_of(file, line) for line in (one, other)}
+        (file, line, function), (other_file, other_line, other_function) = places
+        functions = {Sources().function_of(file, each) for each in (line, other_line)}
         if (file, function) == (other_file, other_function) and len(functions) == 1:
-            return Watched(file, function, None, one), Watched(file, function, None, other)
+            return Watched(file, function, None, line), Watched(file, function, None, other_line)
     if not common:
         return None
-    file, line, function = _place(common[-1])
+    file, line, function = place_of(common[-1])
     return Watched(file, function, line), Watched(file, function, line)
 
 
@@ -53,7 +59,7 @@ def parted_words(a: Sequence[str], b: Sequence[str]) -> tuple[str, str]:
     return " ".join(word for word in a if word not in b), " ".join(word for word in b if word not in a)
 
 
-def _place(frame: str) -> tuple[str, int, str]:
+def place_of(frame: str) -> tuple[str, int, str]:
     """File, line and function of ``file:line function``."""
     at, _, function = frame.rpartition(" ")
     file, _, line = at.rpartition(":")

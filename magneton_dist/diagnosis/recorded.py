@@ -70,6 +70,17 @@ class Sides:
             raise RecordError("is not in the record", where=f"{name} repeat {at.repeat}", do="run the audit again")
         return run
 
+    def rank(self, name: str, rank: int) -> RankRecord:
+        """Rank `rank` in the first run of variant `name`.
+
+        Raises:
+            RecordError: the variant left no run.
+        """
+        runs = self._runs.get(name, {})
+        if not runs:
+            raise RecordError("is not in the record", where=name, do="run the audit again")
+        return RankRecord(rank_folder(runs[min(runs)].folder, rank))
+
     def read(self, name: str, at: OperatorsAt) -> Recorded:
         """The side of variant `name`.
 

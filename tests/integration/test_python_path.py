@@ -79,3 +79,37 @@ def test_the_attention_of_transformers_is_named(tmp_path: Path) -> None:
     assert "sdpa_attention_forward in b" in told
     assert "modeling_gpt2.py" in told
     assert "from config (argument of __init__)" in found["diagnosis"][-1]
+
+
+def test_launch_names_the_argument_by_which_one_variant_waits_in_join(tmp_path: Path) -> None:
+    """Join against early exit, out of `configs/uneven_inputs.yaml` with a smaller job."""
+    root = Path(__file__).parents[2]
+    script = root / "examples" / "uneven_inputs" / "train.py"
+    small = "job.args+=[--layers, 1, --dim, 32, --tokens, 64, --docs, 24]"
+    config = root / "configs" / "uneven_inputs.yaml"
+    sets = [f"runs={tmp_path}", f"job.script={script}", small, "repeats=1", "warmup_runs=0"]
+    command("launch", config, "--quiet", *(word for each in sets for word in ("--set", each)))
+    (record,) = tmp_path.iterdir()
+    findings = json.loads((record / "audit.json").read_text())["findings"]
+    (found,) = [finding for finding in findings if finding["kind"] == "shadow-collective"]
+
+    def line(text: str) -> int:
+        (number,) = [n for n, each in enumerate(script.read_text().splitlines(), start=1) if text in each]
+        return number
+
+    assert found["proof"] == "consistent", found["diagnosis"]
+    assert found["cause"]["layer"] == "branch"
+    assert found["cause"]["name"] == "args.sync"
+    assert found["cause"]["values"] == {"join": "'join'", "early-exit": "'early-exit'"}
+    told = "\n".join(found["diagnosis"])
+    assert f"records: rank 0 had {found['evidence']['steps_of_this_rank']} " in told
+    condition, block, option = (f"{script}:{line(each)}" for each in ("if sync == ", "with uneven(", 'add("--sync"'))
+    assert f"{condition} uneven: sync == 'early-exit'\n" in told
+    assert f"at {block} main\n" in told
+    assert f"option --sync ({option})" in told
+    assert "--sync join in join, --sync early-exit in early-exit" in told
+    assert "EarlyExit" in found["fix"]
+    assert "In join, start the job with --sync early-exit" in found["fix"]
+    command("audit", record)  # remembers it
+    assert json.loads((record / "audit.json").read_text())["findings"] == findings
+    assert json.loads(command("explain", record, "shadow-collective", "--json")) == found

@@ -11,7 +11,7 @@ import pytest
 from magneton_dist import explanations
 from magneton_dist.audits import Outcome
 from magneton_dist.commands import run
-from magneton_dist.config import seconds_of
+from magneton_dist.config import Job, seconds_of
 from magneton_dist.diagnosis.explain import worth_telling
 from magneton_dist.diagnosis.kept import keep, remembered, told
 from magneton_dist.diagnosis.operators import Diagnosis
@@ -24,6 +24,7 @@ from magneton_dist.records.audit import (
     Machine,
     OperatorsAt,
     Place,
+    VariantResult,
 )
 
 WHERE = Place(operators={"a": OperatorsAt(0, 0, 2, [3, 4]), "b": OperatorsAt(0, 0, 2, [5])})
@@ -145,6 +146,24 @@ def test_an_audit_stands_when_the_search_for_causes_ends_early(error, interrupte
     assert outcome.audit.findings == [done, second]
     assert outcome.interrupted == interrupted
     assert any("no torch" in note for note in outcome.audit.notes) == (not interrupted)
+
+
+@pytest.mark.parametrize("runs", [1, 0])  # of the other variant
+def test_the_costliest_shadow_is_looked_at_where_another_variant_has_none(runs, tmp_path, monkeypatch):
+    shadow = msgspec.structs.replace(FINDING, kind="shadow-collective", where=Place(stack=["train.py:9 main"]))
+    second = msgspec.structs.replace(shadow, ranks=[1])
+    variants = {name: VariantResult(n, None, None, Interval(1.0), None, []) for name, n in (("a", 1), ("b", runs))}
+    audit = msgspec.structs.replace(AUDIT, findings=[shadow, second], variants=variants)
+    seen = Cause("branch", "args.sync", {"a": "'join'", "b": "'exit'"}, agreed=["stacks", "lines"])
+    looked_at = told(shadow, Diagnosis("consistent", seen, "start it with --sync exit", ["lines: x"]))
+    monkeypatch.setattr(explanations, "explained_shadow", lambda *_: looked_at)
+    monkeypatch.setattr(explanations, "_runs", lambda folder: {})
+    jobs = {name: Job(script="train.py") for name in ("a", "b")}
+    found = explanations.explain_costliest(Outcome(audit, tmp_path, []), 60.0, jobs=jobs).audit.findings
+    assert found == ([looked_at, second] if runs else [shadow, second])
+    assert remembered(audit, tmp_path).findings == found
+    # without the configuration nothing is run
+    assert explanations.explain_costliest(Outcome(audit, tmp_path, []), 60.0).audit.findings == [shadow, second]
 
 
 def test_without_a_budget_nothing_is_looked_for(tmp_path):
