@@ -17,6 +17,7 @@ Nanoseconds = npt.NDArray[np.int64]
 MIN_COVERAGE = 0.99
 # Power and counter disagreeing by more is worth a note (facts: two NVML sources gave 187 and 327 J).
 COUNTER_TOLERANCE = 0.02
+AT_ONCE = 1 << 17  # states that are looked at together, which bounds the memory that it takes
 
 
 class PowerIntegral:
@@ -30,7 +31,7 @@ class PowerIntegral:
     """
 
     def __init__(self, power: pl.DataFrame) -> None:
-        power = power.sort("t_ns")
+        power = power.select("t_ns", "window_ns", "watts").sort("t_ns")
         t_ns = power["t_ns"].to_numpy()
         first_ns = t_ns[:1] - power["window_ns"].head(1).fill_null(0).to_numpy()
         edges_ns = np.concatenate([first_ns, t_ns])
@@ -129,19 +130,22 @@ def attribute(
 
 
 def _by_state(integral: PowerIntegral, states: pl.DataFrame, share: float) -> dict[str, StateShare]:
+    parts = [_sums(integral, states[first : first + AT_ONCE], share) for first in range(0, states.height, AT_ONCE)]
+    if not parts:
+        return {}
+    sums = pl.concat(parts).group_by("phase", "activity").sum()
+    sums = sums.select(pl.concat_str(["phase", "activity"], separator="/").alias("state"), "s", "j", "measured_s")
+    return {state: StateShare(s, _known(j, measured_s, s)) for state, s, j, measured_s in sums.sort("state").iter_rows()}
+
+
+def _sums(integral: PowerIntegral, states: pl.DataFrame, share: float) -> pl.DataFrame:
+    """Seconds, joules and measured seconds by phase and activity."""
     start_ns, end_ns = states["start_ns"].to_numpy(), states["end_ns"].to_numpy()
-    sums = (
-        states.select(
-            state=pl.concat_str(["phase", "activity"], separator="/"),
-            s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
-            j=pl.Series(share * integral.joules(start_ns, end_ns)),
-            measured_s=pl.Series(integral.measured_s(start_ns, end_ns)),
-        )
-        .group_by("state")
-        .sum()
-        .sort("state")
-    )
-    return {state: StateShare(s, _known(j, measured_s, s)) for state, s, j, measured_s in sums.iter_rows()}
+    return states.select(
+        "phase", "activity", s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+        j=pl.Series(share * integral.joules(start_ns, end_ns)),
+        measured_s=pl.Series(integral.measured_s(start_ns, end_ns)),
+    ).group_by("phase", "activity").sum()  # fmt: skip
 
 
 def _known(joules: float, measured_s: float, duration_s: float) -> float | None:

@@ -44,6 +44,7 @@ class Stacks:
 
     def of_texts(self, texts: list[str], ids: pl.Series) -> pl.Series:
         """The stacks of many operators."""
+        ids = ids.cast(I64)
         known = ids.unique().sort().to_list()
         found = pl.Series([self.of_text(texts, text) for text in known], dtype=I64)
         return ids.replace_strict(pl.Series(known, dtype=I64), found, return_dtype=I64)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from magneton_dist.importers.events import Args, Event, Scalar, number
 
 Ints = NDArray[np.int64]
+Whole = NDArray[np.signedinteger[Any]]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
@@ -98,10 +99,10 @@ class Matching:
 
 
 class Rows:
-    """One kind of event; a part of each column per batch."""
+    """One kind of event; a part of each column per batch, each in as few bytes as its numbers need."""
 
     def __init__(self, *columns: str) -> None:
-        self._parts: dict[str, list[Ints]] = {name: [] for name in ("start_ns", "end_ns", *columns)}
+        self._parts: dict[str, list[Whole]] = {name: [] for name in ("start_ns", "end_ns", *columns)}
         self._small = 0  # parts at the end that are still of one batch
 
     def add(self, *columns: Ints) -> None:
@@ -112,16 +113,17 @@ class Rows:
         for parts, column in zip(self._parts.values(), columns, strict=True):
             parts.append(column)
             if self._small == MERGED:
-                parts[-MERGED:] = [np.concatenate(parts[-MERGED:])]
+                parts[-MERGED:] = [_narrow(np.concatenate(parts[-MERGED:]))]
         self._small %= MERGED
 
     def frame(self, base_ns: int) -> pl.DataFrame:
-        """All of them, once; times have `base_ns` added."""
+        """All of them, once; times are 64-bit and have `base_ns` added, other columns of any width."""
         whole = {}
         for name, parts in self._parts.items():
-            column = np.concatenate([np.empty(0, np.int64), *parts])
+            large = len(parts) - self._small
+            column = np.concatenate([*parts[:large], _narrow(np.concatenate([*parts[large:], np.empty(0, np.int64)]))])
             parts.clear()  # column by column: there may be gigabytes
-            whole[name] = pl.Series(column + base_ns if name.endswith("_ns") else column)
+            whole[name] = pl.Series(column.astype(np.int64) + base_ns if name.endswith("_ns") else column)
         return pl.DataFrame(whole)
 
 
@@ -272,6 +274,15 @@ class Columns:
             Comm(op, group, ranks, size, first, stride, elements, dtype, number(args.seq), _below(1 << 31, peer))
         )
         return len(self.comms) - 1
+
+
+def _narrow(column: Whole) -> Whole:
+    """The same numbers in the narrowest type that holds them all."""
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return column.astype(kind)
+    return column
 
 
 def _times(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Floats:

@@ -117,7 +117,7 @@ def read_device(path: Path) -> DeviceActivities:
         pl.col("kind").replace_strict(dict(enumerate(KINDS)), return_dtype=STR).alias("kind"),
         columns.names.column(pl.col("name")).alias("name"),
         "start_ns", "end_ns", "issue_ns", *_HELD, read.called().alias("called_ns"),
-    )  # fmt: skip
+    ).cast({"stream": I64, "graph_node": I64})  # fmt: skip
     return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0), read.waited())
 
 
@@ -212,8 +212,8 @@ class _Assembly:
         found = found.with_columns(
             pl.Series("stack_id", stack_ids, I64), step_of(steps, found["issue_ns"]).alias("step")
         )
-        activities = self._activities(device, op_ids) if device.height else self._computing()
         idled = self._host_times(device, row, steps, stacks, texts)
+        activities = self._activities(device, op_ids) if device.height else self._computing()
         self.ops = self.ops.select("start_ns", "end_ns")
         info = self.head.distributed
         return RankTrace(
@@ -245,20 +245,8 @@ class _Assembly:
         if not device.height or not steps.height:
             return HOST_TIMES.empty()
         loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
-        waited = host_times.synchronised(self.syncs, innermost(self.ops, *_instants(self.syncs)))
-        rows = pl.concat([host_times.idle_times(device, row, loader, steps), waited])
-        step = step_of(steps, rows["at"])
-        rows, step = rows.filter(step.is_not_null()), step.drop_nulls()
-        op = pl.col("op").replace({-1: None})
-        rows = rows.with_columns(
-            step.alias("step"), self.ops["name"].gather(rows.select(op).to_series()).alias("name"),
-            self.ops["stack"].gather(rows.select(op).to_series()).fill_null(NONE).alias("stack"),
-        )  # fmt: skip
-        if loader.height:  # which kind of loader says more than what came after it
-            fetches = pl.lit(loader["name"].mode().min(), I64)
-            named = pl.when(pl.col("kind") == "loader").then(fetches).otherwise("name")
-            rows = rows.with_columns(named.alias("name"))
-        sums = host_times.summed(rows)
+        within = innermost(self.ops, *_instants(self.syncs))
+        sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps)
         return sums.select(
             "step", "kind", self.names.column(pl.col("name")).fill_null("").alias("what"),
             stacks.of_texts(texts, sums["stack"]).alias("stack_id"), "count", "duration_ns",
@@ -334,7 +322,7 @@ class _Assembly:
             "end_ns",
             op_ids.alias("op_id"),
             *_HELD,
-        )
+        ).cast({"stream": I64, "graph_node": I64})
 
     def _steps(self) -> tuple[pl.DataFrame, bool]:
         """Steps, and whether they have numbers of the profiler."""

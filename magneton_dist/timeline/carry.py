@@ -94,7 +94,7 @@ def _pieces(
     inside = (nth >= 0) & (at < np.append(end, np.iinfo(np.int64).min)[nth])
 
     def state(states: pl.DataFrame, column: str) -> pl.Series:
-        return states[column].gather(np.searchsorted(states["start_ns"].to_numpy(), at, side="right") - 1)
+        return states[column].gather(np.searchsorted(states["start_ns"].to_numpy(), at, side="right") - 1).cast(STR)
 
     return pl.DataFrame(
         {

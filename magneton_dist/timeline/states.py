@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from magneton_dist.records.schema import I64, STR, Column, Table
+from magneton_dist.records.schema import I64, Column, Table
 from magneton_dist.timeline.cpu_states import contention, cpu_segments
 from magneton_dist.timeline.flights import flights
 from magneton_dist.timeline.gpu_states import gpu_segments
@@ -28,8 +28,8 @@ CPU = "cpu"
 STATES = Table("states", "one stretch of time in which a rank's device was in one state", {
     "start_ns": Column(I64, "ns", "start, on the rank's own clock"),
     "end_ns": Column(I64, "ns", "end; the next row's start"),
-    "phase": Column(STR, "", "working or finished"),
-    "activity": Column(STR, "", "compute, overlap, transfer, wait, idle, unresolved or released"),
+    "phase": Column(pl.Enum(PHASES), "", "working or finished"),
+    "activity": Column(pl.Enum(ACTIVITIES), "", "compute, overlap, transfer, wait, idle, unresolved or released"),
 })
 
 
@@ -82,8 +82,8 @@ def _table(segments: Segments, window: Window) -> pl.DataFrame:
         {
             "start_ns": at[first],
             "end_ns": np.append(at[first[1:]], window.end_ns)[: len(first)],
-            "phase": pl.Series(PHASES).gather(phase[first].astype(np.int64)),
-            "activity": pl.Series(ACTIVITIES).gather(activity[first].astype(np.int64)),
+            "phase": pl.Series(PHASES, dtype=pl.Enum(PHASES)).gather(phase[first].astype(np.int64)),
+            "activity": pl.Series(ACTIVITIES, dtype=pl.Enum(ACTIVITIES)).gather(activity[first].astype(np.int64)),
         },
         schema=STATES.schema,
     )

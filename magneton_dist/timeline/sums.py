@@ -57,7 +57,7 @@ def state_seconds(states: pl.DataFrame) -> pl.DataFrame:
     """Sum a states table per phase and activity (schema `STATE_SECONDS`)."""
     length = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("duration_ns")
     sums = states.group_by(STATE, maintain_order=True).agg(length)
-    return sums.with_columns((pl.col("duration_ns") / 1e9).alias("seconds"))
+    return sums.with_columns(pl.col(STATE).cast(STR), (pl.col("duration_ns") / 1e9).alias("seconds"))
 
 
 def derived_seconds(states: pl.DataFrame) -> dict[str, float]:
