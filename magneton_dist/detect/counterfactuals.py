@@ -155,13 +155,13 @@ def _of_operations(paces: Mapping[int, Pace], ranks: Mapping[int, RankRecorded])
 def _kernels(p: Pace, recorded: RankRecorded) -> pl.DataFrame:
     """name, step, nth of the name in its step, ns, segment (between which calls), on the busiest stream."""
     ns = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("ns")
-    kernels = recorded.activities.lazy().filter(pl.col("kind") == "kernel")
-    by_stream = kernels.group_by("stream").agg(ns.sum()).sort("ns", "stream", descending=[True, False]).collect()
+    every = recorded.activities.lazy().filter(pl.col("kind") == "kernel")
+    by_stream = every.group_by("stream").agg(ns.sum()).sort("ns", "stream", descending=[True, False]).collect()
     if by_stream.height:
-        kernels = kernels.filter(pl.col("stream").eq_missing(by_stream["stream"][0]))
-    by_name = kernels.group_by("name").agg(ns.sum()).collect()  # few names of many kernels
+        every = every.filter(pl.col("stream").eq_missing(by_stream["stream"][0]))
+    by_name = every.group_by("name").agg(ns.sum()).collect()  # few names of many kernels
     long = by_name.filter(pl.col("ns") > LEAST_SHARE * pl.col("ns").sum())["name"]
-    kernels = kernels.filter(pl.col("name").is_in(long.implode())).select("name", "start_ns", ns).collect()
+    kernels = every.filter(pl.col("name").is_in(long.implode())).select("name", "start_ns", ns).collect()
     kernels = kernels.sort("start_ns")
     start, steps = kernels["start_ns"].to_numpy(), recorded.steps.sort("start_ns")
     row = np.searchsorted(steps["start_ns"].to_numpy(), start, side="right") - 1

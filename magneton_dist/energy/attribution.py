@@ -134,8 +134,9 @@ def _by_state(integral: PowerIntegral, states: pl.DataFrame, share: float) -> di
     if not parts:
         return {}
     sums = pl.concat(parts).group_by("phase", "activity").sum()
-    sums = sums.select(pl.concat_str(["phase", "activity"], separator="/").alias("state"), "s", "j", "measured_s")
-    return {state: StateShare(s, _known(j, measured_s, s)) for state, s, j, measured_s in sums.sort("state").iter_rows()}
+    state = pl.concat_str(["phase", "activity"], separator="/").alias("state")
+    rows = sums.select(state, "s", "j", "measured_s").sort("state").iter_rows()
+    return {state: StateShare(s, _known(j, measured_s, s)) for state, s, j, measured_s in rows}
 
 
 def _sums(integral: PowerIntegral, states: pl.DataFrame, share: float) -> pl.DataFrame:
