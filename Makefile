@@ -43,7 +43,8 @@ lint: $(READY)
 	$(BIN)/mypy --no-error-summary
 
 test: lint
-	$(BIN)/pytest --no-header --durations=10 tests/unit tests/integration
+	$(BIN)/pytest --no-header --durations=10 -n auto --maxprocesses 4 --dist loadfile tests/unit
+	$(BIN)/pytest --no-header --durations=10 tests/integration
 
 # These compare with transformers, as an example does, and with HolisticTraceAnalysis.
 bench: $(READY) $(if $(filter matching,$(NAME)),$(EXAMPLES)) $(if $(filter traces,$(NAME)),$(HTA))
