@@ -134,7 +134,8 @@ def _place(audit: Audit, which: str, folder: Path) -> int:
     if of_kind:
         return of_kind[0]
     known = "; ".join(f"{n} {f.kind}" for n, f in enumerate(audit.findings[:10], start=1)) or "none"
-    raise InputError(f"has no finding {which}", where=str(folder), do=f"its findings are: {known}")
+    regions = f"; its regions are {REGION}1 to {REGION}{len(audit.regions)}" if audit.regions else ""
+    raise InputError(f"has no finding {which}", where=str(folder), do=f"its findings are: {known}{regions}")
 
 
 def _region(audit: Audit, which: str, folder: Path) -> RegionResult:

@@ -58,11 +58,11 @@ def explain(
     told = Console(stderr=True, highlight=False)
     with told.status("Reading the record") as status:
         outcome, found = find(record, which, limit_s, lambda text: status.update(text), jobs)
-    write(outcome)
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
         render_finding(found, Console(highlight=False))
+    write(outcome)
     if apply and loaded is not None:
         from magneton_dist import audits
         from magneton_dist.commands.present import present

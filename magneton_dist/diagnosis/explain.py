@@ -68,7 +68,11 @@ def explained(
         lines = finding.diagnosis or [f"findings of kind {finding.kind} have no cause that can be flipped"]
         return msgspec.structs.replace(finding, diagnosis=lines)
     cheap = next((name for name in finding.where.operators if name != finding.variant), None)
-    return told(finding, _investigated(finding.where, cheap, sides, laboratory, say, jobs))
+    new = told(finding, _investigated(finding.where, cheap, sides, laboratory, say, jobs))
+    if finding.proof == "proved" != new.proof:  # what was proved before stays
+        again = f"looked for again, and not proved this time: {new.diagnosis[-1]}"
+        return msgspec.structs.replace(finding, diagnosis=list(dict.fromkeys([*finding.diagnosis, again])))
+    return new
 
 
 def explained_shadow(
@@ -108,10 +112,12 @@ def explained_region(
     times = found.cause.seconds if found.cause is not None else {}
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
-    ratio = times[hungry] / times[cheap] if times else 1.0
-    told_apart = "made again in fresh processes, its calls take the same time in either variant's world"
-    if ratio >= LEAST_RATIO:
-        told_apart = f"{hungry} takes {ratio:.1f}x the time of {cheap} for one call, made again in fresh processes"
+    told_apart = "what makes its calls differ was not found"
+    if len(times) == 2 and times[hungry] < LEAST_RATIO * times[cheap]:
+        told_apart = f"made again in fresh processes, its calls' times are less than {LEAST_RATIO:g}x apart"
+    elif len(times) == 2:
+        ratio = f"{times[hungry] / times[cheap]:.1f}x"
+        told_apart = f"{hungry} takes {ratio} the time of {cheap} for one call, made again in fresh processes"
     ranks = audit.variants[hungry].ranks
     steps = sum(rank.steps for rank in ranks)
     return told(

@@ -30,13 +30,17 @@ def keep(audit: Audit, folder: Path) -> Audit:
     """Keep the diagnoses of `audit`, and the findings that came of some, beside its record and those kept there.
 
     Returns:
-        `audit` with those that another one kept meanwhile, too.
+        `audit` with those that another one kept meanwhile, too; where they cannot be kept, a note that says so.
     """
     mine = {_key(f): f for f in audit.findings if f.diagnosis and (f.kind in KEPT or seen_again(f))}
-    with _alone(folder):
-        theirs, notes = _kept(folder)
-        kept = theirs | mine
-        write_whole(folder / DIAGNOSES, msgspec.json.format(msgspec.json.encode(list(kept.values())), indent=2) + b"\n")
+    try:
+        with _alone(folder):
+            theirs, notes = _kept(folder)
+            kept = theirs | mine
+            data = msgspec.json.format(msgspec.json.encode(list(kept.values())), indent=2) + b"\n"
+            write_whole(folder / DIAGNOSES, data)
+    except OSError as error:
+        kept, notes = mine, [f"causes were found, but cannot be kept in {folder}: {error.strerror}"]
     return _with(kept, notes, audit)
 
 

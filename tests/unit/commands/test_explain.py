@@ -12,9 +12,12 @@ from magneton_dist import explanations
 from magneton_dist.audits import Outcome
 from magneton_dist.commands import run
 from magneton_dist.config import Job, seconds_of
+from magneton_dist.diagnosis import explain
 from magneton_dist.diagnosis.explain import worth_telling
 from magneton_dist.diagnosis.kept import keep, remembered, told
+from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.diagnosis.operators import Diagnosis
+from magneton_dist.diagnosis.recorded import Sides
 from magneton_dist.errors import MagnetonError
 from magneton_dist.records.audit import (
     Audit,
@@ -24,6 +27,7 @@ from magneton_dist.records.audit import (
     Machine,
     OperatorsAt,
     Place,
+    RegionResult,
     VariantResult,
 )
 
@@ -56,7 +60,10 @@ def test_what_is_wrong_is_said_in_one_line(words, message, capsys, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("which", "message"),
-    [("2", "has no finding 2"), ("knob", "its findings are: 1 region"), ("region:1", "it compares no regions")],
+    [
+        ("2", "has no finding 2"), ("0", "has no finding 0"), ("knob", "its findings are: 1 region"),
+        ("region:1", "it compares no regions"),
+    ],
 )
 def test_a_finding_that_is_not_there_is_named(which, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(explanations.audits, "audit", lambda folder: Outcome(AUDIT, folder, []))
@@ -99,6 +106,49 @@ def test_what_another_one_kept_meanwhile_stays(tmp_path: Path):
     keep(msgspec.structs.replace(audit, findings=[one, other]), tmp_path)
     assert keep(msgspec.structs.replace(audit, findings=[FINDING, two]), tmp_path).findings == [one, two]
     assert remembered(audit, tmp_path).findings == [one, two]
+
+
+def test_where_nothing_can_be_kept_the_cause_is_told_all_the_same(tmp_path: Path):
+    audit = msgspec.structs.replace(AUDIT, findings=[told(FINDING, Diagnosis("proved", CAUSE, "In a: `x`", ["x"]))])
+    (tmp_path / "a-file").touch()
+    found = keep(audit, tmp_path / "a-file")
+    assert found.findings == audit.findings
+    assert found.notes == [f"causes were found, but cannot be kept in {tmp_path / 'a-file'}: Not a directory"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "proof", "last"),
+    [
+        ("none", "proved", "proved", "new"),
+        ("proved", "proved", "proved", "new"),
+        ("proved", "none", "proved", "looked for again, and not proved this time: new"),
+        ("consistent", "none", "none", "new"),
+    ],
+)  # fmt: skip
+def test_what_was_proved_stays_when_it_is_looked_for_again(before, after, proof, last, monkeypatch):
+    known = told(FINDING, Diagnosis(before, CAUSE, "In a: `x`", ["old"]))
+    monkeypatch.setattr(explain, "_investigated", lambda *_: Diagnosis(after, None, "", ["new"]))
+    found = explain.explained(known, Sides({}), Laboratory(1.0))
+    assert (found.proof, found.diagnosis[-1]) == (proof, last)
+    assert explain.explained(found, Sides({}), Laboratory(1.0)) == found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "title"),
+    [
+        ({}, "mm: what makes its calls differ was not found"),
+        ({"a": 1.0}, "mm: what makes its calls differ was not found"),
+        ({"a": 1.0, "b": 1.05}, "mm: made again in fresh processes, its calls' times are less than 1.1x apart"),
+        ({"a": 1.0, "b": 2.0}, "mm: b takes 2.0x the time of a for one call, made again in fresh processes"),
+    ],
+)
+def test_a_region_is_said_to_take_what_was_measured_of_it(seconds, title, monkeypatch):
+    region = RegionResult("mm", "a", "b", "matched", "", ["forward"], 1, "", {}, "modelled", operators=WHERE.operators)
+    cause = msgspec.structs.replace(CAUSE, seconds=seconds) if seconds else None
+    monkeypatch.setattr(explain, "_investigated", lambda *_: Diagnosis("proved", cause, "", []))
+    variants = {name: VariantResult(1, None, None, Interval(1.0), None, []) for name in "ab"}
+    audit = msgspec.structs.replace(AUDIT, variants=variants)
+    assert explain.explained_region(region, audit, Sides({}), Laboratory(1.0)).title == title
 
 
 def test_many_at_once_lose_nothing(tmp_path: Path):
