@@ -46,6 +46,9 @@ def replay(
         runs: dict[str, Sequence[RunRecord]] = {record.manifest.variant: [record]}
     else:
         runs = {variant: list(repeats.values()) for variant, repeats in record.runs.items()}
+    if not any(runs.values()):
+        do = "see what `magneton-dist audit` says of it"
+        raise InputError("no run in it was recorded to its end", where=str(folder), do=do)
     devices = list(dict.fromkeys(devices)) or _devices(runs)
     if CPU in devices and len(devices) > 1:
         raise InputError("cpu and GPUs at once", where="--device", do="replay on one kind of device at a time")

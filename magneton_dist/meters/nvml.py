@@ -56,6 +56,8 @@ class NvmlMeter:
         self._nvml = nvml
         self._open = False
         self._gpm: Gpm | None = None
+        if device == "cpu":
+            raise MeterError("NVML is asked for GPUs only", where="meter nvml", do="use auto, rapl or hwmon")
         _init(nvml)
         self._open = True
         try:

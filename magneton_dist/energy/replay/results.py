@@ -75,11 +75,13 @@ def one_at_a_time(runs: Iterable[Path]) -> Iterator[list[str]]:
 
     Raises:
         InputError: another replay works on one of them.
-        RecordError: what was replayed before is damaged.
+        RecordError: one cannot be written to, or what was replayed before is damaged.
     """
     notes = []
     with ExitStack() as held:
         for run in sorted(set(runs)):
+            if not os.access(run, os.W_OK):  # rather than after the first replay
+                raise RecordError("cannot be written to", where=str(run), do="copy the record")
             handle = os.open(run, os.O_RDONLY)
             held.callback(os.close, handle)
             try:

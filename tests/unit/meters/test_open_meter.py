@@ -77,6 +77,12 @@ def test_what_was_asked_for_by_name_is_never_replaced(monkeypatch):
         open_meter("rapl", "cpu")
 
 
+@pytest.mark.parametrize("spec", ["nvml", "zeus"])
+def test_a_meter_of_gpus_says_so_where_the_run_uses_none(spec):
+    with pytest.raises(MeterError, match=r"asked for GPUs only \(use .*rapl"):
+        open_meter(spec, "cpu")
+
+
 def test_serial_meters_take_the_port_that_is_named(monkeypatch):
     monkeypatch.setattr(room, "PmdMeter", lambda model, port="": (model.name, port))
     assert open_meter("pmd2", "cpu")[0] == ("pmd2", "")

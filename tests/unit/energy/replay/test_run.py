@@ -242,7 +242,7 @@ def test_only_the_devices_under_load_are_metered(make_run: Make, monkeypatch: py
 
 
 def test_what_cannot_be_replayed_here_is_said_before_anything_runs(
-    make_run: Make, step_tables: dict[str, pl.DataFrame]
+    make_run: Make, step_tables: dict[str, pl.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
 
@@ -259,6 +259,9 @@ def test_what_cannot_be_replayed_here_is_said_before_anything_runs(
     cut = step_tables["ops"].with_columns(arguments=pl.col("arguments").str.slice(0, 3))
     with pytest.raises(RecordError, match="are no JSON"):
         replayed(make_run("cut", ops=cut), ["cpu"])
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # which files deny, but not to root
+    with pytest.raises(RecordError, match="cannot be written to"):
+        replayed(make_run("closed"), ["cpu"])
 
 
 def test_a_first_run_that_was_killed_early_does_not_stop_the_others(make_run: Make) -> None:
