@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from magneton_dist.cluster.processes import Process, adopt_orphans, descendants, end, shared_files
 from magneton_dist.config import Job, command_line, environment
 from magneton_dist.diagnosis.branches import Frame
 from magneton_dist.diagnosis.lines import WANTED
@@ -24,7 +25,7 @@ from magneton_dist.tracer.environment import SITE as TRACER_SITE
 
 SITE = Path(__file__).parent / "site"
 LIMIT_S = 90.0  # of one job
-GRACE_S = 5.0  # of its processes, once it was told to end
+GRACE_S = 5.0  # for its processes to be gone, once they were killed
 PERIOD_S = 0.1
 
 
@@ -65,15 +66,13 @@ def lines_of(variant: str, job: Job, rank: int, watched: Watched, limit_s: float
         values = {"run_dir": name, "variant": variant, "repeat": "0", "seed": str(job.seed)}
         wanted = json.dumps({**asdict(watched), "rank": rank, "path": str(found)})
         armed = _environment(environment(job, values) | {"TMPDIR": name}, wanted)
-        process = subprocess.Popen(
-            command_line(job, values), env=armed, cwd=job.cwd, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
+        with _ended():
+            process = subprocess.Popen(
+                command_line(job, values), env=armed, cwd=job.cwd, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
             _wait(process, found, variant, time.monotonic() + min(limit_s, LIMIT_S))
             return Frame.of(json.loads(found.read_bytes()))
-        finally:
-            _end(process)
 
 
 def _environment(own: Mapping[str, str], wanted: str) -> dict[str, str]:
@@ -95,8 +94,26 @@ def _wait(process: subprocess.Popen[bytes], found: Path, variant: str, end_s: fl
         time.sleep(PERIOD_S)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the job's launcher; its Python processes end with it."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(GRACE_S)
+@contextmanager
+def _ended() -> Iterator[None]:
+    """Whatever is started in here ends with it, also what its own parent has left behind."""
+    before, files = {_name(process) for process in descendants(os.getpid())}, shared_files()
+
+    def started() -> list[Process]:
+        return [process for process in descendants(os.getpid()) if _name(process) not in before]
+
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        seen = started()
+        end(started, files, GRACE_S)
+        adopt_orphans(False)
+        for process in seen:  # those that became children of this process
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+
+
+def _name(process: Process) -> tuple[int, int]:
+    """What tells a process from one that has its pid later."""
+    return process.pid, process.start_ticks

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from magneton_dist.cluster.processes import is_alive
 from magneton_dist.config import Job, Torchrun
 from magneton_dist.diagnosis.rerun import CannotRerunError, Watched, lines_of
 
@@ -42,6 +44,18 @@ def test_a_place_that_is_not_reached_is_said(tmp_path: Path) -> None:
     made = job(tmp_path, "a", "{run_dir}")
     with pytest.raises(CannotRerunError, match=r"ended \(0\) before it came to the place"):
         lines_of("a", made, 0, Watched(str(made.script), "elsewhere", None, 8), 120.0)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_left_of_a_job_that_leaves_others_behind(tmp_path: Path) -> None:
+    """A shell of rank 0 starts a process in a session of its own, which the shell does not wait for."""
+    made = job(tmp_path, "b", "{run_dir}")
+    line = f"setsid sleep 977 & echo $! > {tmp_path}/pid"
+    script = Path(str(made.script))
+    script.write_text(f"import subprocess; subprocess.run({line!r}, shell=True)\n{JOB}")
+    lines_of("b", made, 1, Watched(str(script), "chosen", None, 9), 120.0)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+    assert not list(Path(tempfile.gettempdir()).glob("magneton-lines-*"))
 
 
 @pytest.mark.parametrize("other", [{"command": ("srun", "x")}, {"torchrun": Torchrun(nnodes=2)}])
