@@ -92,6 +92,33 @@ def test_kernels_meet_their_operators_by_external_ids_whenever_they_were_launche
     assert "4 of 4 activities" in guessed["faults"]["message"][0]
 
 
+def test_all_that_a_graph_holds_belongs_to_the_operator_that_launched_it(write: Any, make: Any) -> None:
+    """One launch, and so one correlation, for every node; the second replay is nobody's."""
+    def node(number: int, start: int, correlation: int, **args: Any) -> dict[str, Any]:
+        return make.kernel(f"node {number}", start, 5, correlation, **{"graph node id": number}, **args)
+
+    graph = "cudaGraphLaunch"
+    path = write(
+        [
+            make.host(f"magneton_dist.operator#{28 * US}", 30, 40, **{"External id": 11}),
+            make.host(graph, 35, 10, "cuda_runtime", correlation=2),
+            make.host(graph, 75, 10, "cuda_runtime", correlation=3),
+            *(node(n, 100 + 10 * n, 2, **{"External id": 11}) for n in (1, 2)),
+            node(3, 130, 2, cat="gpu_memcpy", **{"External id": 11}),
+            *(node(n, 200 + 10 * n, 3) for n in (1, 2)),
+        ],
+        baseTimeNanoseconds=AHEAD_NS,
+    )  # fmt: skip
+    issued = read_device(path).rows["issue_ns"] - AHEAD_NS
+    assert issued.to_list() == [35 * US, 35 * US, 35 * US, 75 * US, 75 * US]
+    for announced in (True, False):  # to the profiler; else the time of the launch decides
+        known = tables(mark(path.name) | {"operators": announced}, ops=[(5, 28, 70)])
+        made, _ = with_kernels(known, path.parent, "GPU-1")
+        assert made["activities"].select("kind", "op_id", "graph_node").rows() == [
+            ("kernel", 5, 1), ("kernel", 5, 2), ("memcpy", 5, 3), ("kernel", None, 1), ("kernel", None, 2),
+        ]  # fmt: skip
+
+
 def test_our_own_traces_say_themselves_when_the_operator_was_called(write: Any, make: Any) -> None:
     events = [make.kernel("gemm", 100, 5, 1, operator=28 * US), make.kernel("gemm", 110, 5, 2)]
     path = write([make.launch(1, 90), make.launch(2, 91), *events], baseTimeNanoseconds=AHEAD_NS)
