@@ -7,79 +7,18 @@ besides is passed over.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from typing import Any
 
 from magneton_dist.diagnosis import options
-from magneton_dist.diagnosis.lines import HIDDEN, UNKNOWN, Sources, Values, head, reads
+from magneton_dist.diagnosis.frames import Effects, Frame, all_effects, operators
+from magneton_dist.diagnosis.lines import HIDDEN, UNKNOWN, Sources, head, reads
 from magneton_dist.tracer.secrecy import WITHHELD, looks_secret
 
 MOST_HOPS = 12
 MOST_COMPARED = 4_000  # lines of a frame
 _CARRIES = "/contextlib.py"  # its frames stand between a generator and the `with` that hands it its arguments
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line that ran: what its names held, the operators it ran itself, the frames it called."""
-
-    line: int
-    values: Values
-    operators: Sequence[str]
-    frames: Sequence[Frame]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One call of a function, and the frames around it from the inside, each with the one line it was at."""
-
-    file: str
-    function: str
-    first: int
-    lines: Sequence[Line]
-    outer: tuple[Frame, ...]
-
-    @property
-    def code(self) -> tuple[str, str, int]:
-        """Which function."""
-        return self.file, self.function, self.first
-
-    @classmethod
-    def of(cls, recording: Mapping[str, Any]) -> Frame:
-        """The frame that `magneton_dist.diagnosis.lines.Recorder` wrote."""
-        codes = recording["code"]
-        outer: tuple[Frame, ...] = ()
-        for code, line, values in reversed(recording["outer"]):
-            file, function, first = codes[code]
-            outer = (cls(file, function, first, [Line(line, values, [], [])], outer), *outer)
-        return _frame(recording["tree"], codes, outer)
-
-
-def _frame(tree: Mapping[str, Any], codes: Sequence[Any], outer: tuple[Frame, ...]) -> Frame:
-    file, function, first = codes[tree["code"]]
-    lines: list[Line] = []
-    for line, values, operators, frames in tree["lines"]:
-        here = (Frame(file, function, first, [*lines, Line(line, values, [], [])], outer), *outer)
-        lines.append(Line(line, values, operators, [_frame(called, codes, here) for called in frames]))
-    return Frame(file, function, first, lines, outer)
-
-
-Effects = Callable[[Frame, Line], Sequence[object]]  # what a line of a frame does itself that counts
-
-
-def operators(frame: Frame, line: Line) -> Sequence[object]:
-    """The operators that it runs itself."""
-    return line.operators
-
-
-def _all(frame: Frame, line: Line, effects: Effects) -> Iterator[object]:
-    """Also those of what the line called."""
-    yield from effects(frame, line)
-    for called in line.frames:
-        for inner in called.lines:
-            yield from _all(called, inner, effects)
 
 
 @dataclass(frozen=True)
@@ -135,14 +74,14 @@ def _parting(a: Frame, b: Frame, effects: Effects) -> tuple[tuple[Frame, Frame],
     """The innermost frames that part, and the line in each that decides."""
     for kind, i, i_end, j, j_end in _blocks(a, b):
         if kind != "equal":
-            mine = [each for line in a.lines[i:i_end] for each in _all(a, line, effects)]
-            theirs = [each for line in b.lines[j:j_end] for each in _all(b, line, effects)]
+            mine = [each for line in a.lines[i:i_end] for each in all_effects(a, line, effects)]
+            theirs = [each for line in b.lines[j:j_end] for each in all_effects(b, line, effects)]
             if mine != theirs and i and j:
                 return (a, b), (i - 1, j - 1)
             continue
         for one, other in zip(range(i, i_end), range(j, j_end), strict=True):
             x, y = a.lines[one], b.lines[other]
-            if list(_all(a, x, effects)) == list(_all(b, y, effects)):
+            if list(all_effects(a, x, effects)) == list(all_effects(b, y, effects)):
                 continue
             for mine_called, theirs_called in zip(x.frames, y.frames, strict=False):
                 if mine_called.code != theirs_called.code:

@@ -10,7 +10,7 @@ import polars as pl
 
 from magneton_dist.config import Job
 from magneton_dist.detect.source_lines import user_frames
-from magneton_dist.diagnosis.branches import Effects, Frame, Line
+from magneton_dist.diagnosis.frames import Effects, Frame, Line
 from magneton_dist.diagnosis.lines import Sources
 from magneton_dist.diagnosis.operators import Diagnosis, Say
 from magneton_dist.diagnosis.paths import Stack, place_of, watched_between

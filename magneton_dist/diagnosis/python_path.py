@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from magneton_dist.config import Job
-from magneton_dist.diagnosis.branches import Branch, Effects, branch, operators
+from magneton_dist.diagnosis.branches import Branch, branch
+from magneton_dist.diagnosis.frames import Effects, operators
 from magneton_dist.diagnosis.operators import Diagnosis, Say
 from magneton_dist.diagnosis.options import words
 from magneton_dist.diagnosis.paths import watched

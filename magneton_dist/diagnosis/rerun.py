@@ -17,7 +17,7 @@ from pathlib import Path
 
 from magneton_dist.cluster.processes import Process, adopt_orphans, descendants, end, shared_files
 from magneton_dist.config import Job, command_line, environment
-from magneton_dist.diagnosis.branches import Frame
+from magneton_dist.diagnosis.frames import Frame
 from magneton_dist.diagnosis.lines import WANTED
 from magneton_dist.errors import MagnetonError
 from magneton_dist.tracer.environment import CAPTURE, SPOOL, TOKEN, launch_environment

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from magneton_dist.diagnosis.branches import Branch, Frame, branch
+from magneton_dist.diagnosis.branches import Branch, branch
+from magneton_dist.diagnosis.frames import Frame
 from magneton_dist.diagnosis.lines import Recorder
 
 SOURCE = Path(__file__).read_text().splitlines()

@@ -13,7 +13,8 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from magneton_dist.diagnosis.branches import Branch, Frame, branch
+from magneton_dist.diagnosis.branches import Branch, branch
+from magneton_dist.diagnosis.frames import Frame
 from magneton_dist.diagnosis.joins import _joining, _stepping, _watched
 from magneton_dist.diagnosis.lines import Recorder
 from magneton_dist.diagnosis.rerun import Watched
