@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _BAUD = 115_200
 _TIMEOUT_S = 0.2  # 122 bytes take 11 ms on the wire
+_LATE = 10  # times that the rest of a torn answer is waited for
+_TRIES = 3  # to read a first value: a single answer may be torn
 _VENDOR = 0x01
 _MAKER = 0xEE
 _LIMIT_W = 5_000.0
@@ -81,7 +83,8 @@ class PmdMeter:
         port: serial port; empty: the one whose USB chip is the model's.
 
     Raises:
-        MeterError: pyserial is not installed, there is no such port, or another device answers.
+        MeterError: pyserial is not installed, there is no such port, another device answers, or one whose answers
+            make no sense.
     """
 
     provenance: EnergyKind = "measured"
@@ -103,6 +106,7 @@ class PmdMeter:
             raise MeterError(str(error), where=self._where, do=do) from error
         try:
             firmware = self._identify()
+            self._try(firmware)
         except (MeterError, OSError) as error:
             self._port.close()
             if isinstance(error, MeterError):
@@ -141,6 +145,15 @@ class PmdMeter:
             raise MeterError(what, where=self._where, do="name its port: pmd2:PORT or pmd-usb:PORT")
         return firmware
 
+    def _try(self, firmware: int) -> None:
+        """Read values; `MeterError` when none comes: another firmware may answer in another layout."""
+        for _ in range(_TRIES):
+            reading = self.read()
+            if reading.watts is not None:
+                return
+        what = f"firmware {firmware} gives no values: {reading.reason}"
+        raise MeterError(what, where=self._where, do="does its own program show watts?")
+
     def _ask(self, command: int, size: int) -> bytes:
         """The answer, whole; `ValueError` when it is torn, `OSError` when the port is gone."""
         with _locked(self._port):
@@ -150,9 +163,12 @@ class PmdMeter:
                 raise OSError(*error.args) from error
             self._port.write(bytes([command]))
             answer = bytes(self._port.read(size))
-        if len(answer) != size:
-            raise ValueError(f"{len(answer)} of {size} bytes came")
-        return answer
+            if len(answer) == size:
+                return answer
+            for _ in range(_LATE):  # its rest must not be the head of the next
+                if not self._port.read(size):
+                    break
+        raise ValueError(f"{len(answer)} of {size} bytes came")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pty
 import struct
 import sys
 import threading
+import time
 import tty
 
 import pytest
@@ -32,6 +33,8 @@ class Device:
     def __init__(self, answers: dict[int, list[bytes]]) -> None:
         self.answers = answers
         self.asked: list[int] = []
+        self.pause_s = 0.0  # between any two bytes
+        self.stall_s = 0.0  # once, after the seventh
         self.closed = False
         self._ours, theirs = pty.openpty()
         tty.setraw(theirs)
@@ -49,7 +52,18 @@ class Device:
                 return
             self.asked.append(command[0])
             prepared = self.answers[command[0]]
-            os.write(self._ours, prepared.pop(0) if len(prepared) > 1 else prepared[0])
+            self._say(prepared.pop(0) if len(prepared) > 1 else prepared[0])
+
+    def _say(self, answer: bytes) -> None:
+        if self.pause_s:
+            for byte in answer:
+                os.write(self._ours, bytes([byte]))
+                time.sleep(self.pause_s)
+            return
+        os.write(self._ours, answer[:7])
+        time.sleep(self.stall_s)
+        self.stall_s = 0.0
+        os.write(self._ours, answer[7:])
 
     def close(self) -> None:
         self.closed = True
@@ -80,7 +94,7 @@ def test_pmd2_sums_its_rails(plug):
     reading = meter.read()
     assert reading.watts == pytest.approx(242 + 65.45 - 0.5)
     assert (reading.joules, reading.reason) == (None, "")
-    assert device.asked == [1, 4]
+    assert device.asked == [1, 4, 4]  # once to see that it can be read
     assert meter.device.endswith(f"pmd2:{device.port}")
     assert "firmware 0" in meter.source
     meter.close()
@@ -90,13 +104,13 @@ def test_pmd_usb_multiplies_hundredths_of_volts_and_tenths_of_amperes(plug):
     device = plug({1: [VENDOR_USB], 3: [struct.pack("<8H", 1210, 150, 1200, 100, 0, 0, 1190, 5)]})
     meter = PmdMeter(PMD_USB, device.port)
     assert meter.read().watts == pytest.approx(12.10 * 15 + 12 * 10 + 11.9 * 0.5)
-    assert device.asked == [1, 3]
+    assert device.asked == [1, 3, 3]
     meter.close()
 
 
 def test_a_torn_frame_is_a_gap_and_the_next_one_is_read_whole(plug):
     whole = frame([(12000, 10000, 120000)])
-    device = plug({1: [VENDOR_PMD2], 4: [whole[:57], whole + b"leftover", whole]})
+    device = plug({1: [VENDOR_PMD2], 4: [whole, whole[:57], whole + b"leftover", whole]})
     meter = PmdMeter(PMD2, device.port)
     torn = meter.read()
     assert (torn.watts, torn.reason) == (None, "57 of 122 bytes came")
@@ -105,12 +119,37 @@ def test_a_torn_frame_is_a_gap_and_the_next_one_is_read_whole(plug):
 
 
 def test_a_frame_of_another_layout_is_a_gap(plug):
-    shifted = frame([(12000, 10000, 120000)])[1:] + b"\0"
-    device = plug({1: [VENDOR_PMD2], 4: [shifted]})
+    whole = frame([(12000, 10000, 120000)])
+    device = plug({1: [VENDOR_PMD2], 4: [whole, whole[1:] + b"\0"]})
     meter = PmdMeter(PMD2, device.port)
     reading = meter.read()
     assert reading.watts is None
     assert "are not" in reading.reason
+    meter.close()
+
+
+def test_a_firmware_whose_answers_make_no_sense_is_refused(plug):
+    shifted = frame([(12000, 10000, 120000)])[1:] + b"\0"
+    device = plug({1: [b"\xee\x15\x09"], 4: [shifted]})
+    with pytest.raises(MeterError, match=r"firmware 9 gives no values: rail 0: .* are not"):
+        PmdMeter(PMD2, device.port)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_whole(plug):
+    device = plug({1: [VENDOR_USB], 3: [struct.pack("<8H", 1210, 150, 1200, 100, 0, 0, 1190, 5)]})
+    device.pause_s = 0.002
+    meter = PmdMeter(PMD_USB, device.port)
+    assert meter.read().watts == pytest.approx(12.10 * 15 + 12 * 10 + 11.9 * 0.5)
+    meter.close()
+
+
+def test_the_late_rest_of_a_torn_answer_is_no_head_of_the_next(plug):
+    """Of a device without checksums: 16 bytes of any two answers would make watts."""
+    device = plug({1: [VENDOR_USB], 3: [struct.pack("<8H", *[1200, 100] * 4)]})
+    meter = PmdMeter(PMD_USB, device.port)
+    device.stall_s = 0.3  # amid the next answer: longer than anybody waits
+    assert meter.read().reason == "7 of 16 bytes came"
+    assert [meter.read().watts for _ in range(2)] == [480.0, 480.0]
     meter.close()
 
 
