@@ -83,11 +83,15 @@ class Bench:
         # steady is what all of them were in
         return Span(max(s["start_ns"] for s in spans), min(s["end_ns"] for s in spans), rounds.pop())
 
-    def close(self) -> None:
-        """End the processes; harmless when repeated."""
+    def dismiss(self) -> None:
+        """Let the processes end, without waiting for it; `close` follows."""
         for process in self.processes:
             if process.stdin is not None:
                 process.stdin.close()
+
+    def close(self) -> None:
+        """End the processes; harmless when repeated."""
+        self.dismiss()
         until_s = time.monotonic() + _END_S
         for process in self.processes:
             try:

@@ -35,6 +35,8 @@ class Benches:
 
     def __exit__(self, *_: object) -> None:
         for bench, _refused in self._started.values():
+            bench.dismiss()  # all of them, before one is waited for
+        for bench, _refused in self._started.values():
             bench.close()
 
     def devices_of(self, candidate: Candidate) -> list[str]:
