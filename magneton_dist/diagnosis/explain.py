@@ -149,8 +149,9 @@ def _investigated(
     meter = next((_meter(sides, name, at) for name, at in where.operators.items()), "")
     investigation = Investigation((one, other), cheap, laboratory, os.environ, ENVIRONMENT, line, say, meter)
     manifests = [sides.run(name, at).manifest for name, at in where.operators.items()]
-    if manifests[0].command != manifests[1].command:
-        mine, theirs = (words or "nothing" for words in parted_words(manifests[0].command, manifests[1].command))
+    parted = parted_words(manifests[0].command, manifests[1].command)
+    if any(parted):
+        mine, theirs = (words or "nothing" for words in parted)
         investigation.found.lines.append(
             f"command lines: {mine} only in {one.name}, {theirs} only in {other.name}"
         )

@@ -53,7 +53,8 @@ def _setting(name: str, value: str) -> str:
 
 def _argument(factor: Factor, value: str) -> str:
     if factor.tensor is None:
-        return f"{factor.name.partition(' of ')[0]}={value}"
+        name, _, optimizer = factor.name.partition(" of ")
+        return f"{optimizer}(..., {name}={value})" if optimizer else f"{name}={value}"
     tensor = factor.name.partition(" of ")[2]
     if factor.aspect == "dtype":
         return f"{tensor}.to(torch.{value})"
@@ -86,7 +87,8 @@ def fix_text(factors: list[Factor], cheap_side: int, names: tuple[str, str], whe
     if kinds == {"environment"}:
         return f"In {hungry}: {typed} before it starts, as in {cheap}."
     if kinds == {"argument"}:
-        at = f" at {where}" if where else ""
+        made_elsewhere = any(factor.tensor is None and " of " in factor.name for factor in factors)  # an optimizer
+        at = f" at {where}" if where and not made_elsewhere else ""
         calls = len([factor for factor in factors if factor.kind == "argument"])
         word = "these arguments" if calls > 1 else "this argument"
         return f"In {hungry}{at}, hand over {word} as {cheap} does: {typed}."

@@ -14,7 +14,14 @@ from typing import Literal
 
 from msgspec import structs
 
-from magneton_dist.diagnosis.factors import OPTIMIZER, Factor, argument_factors, environment_of, setting_factors
+from magneton_dist.diagnosis.factors import (
+    MOST_TYPED,
+    OPTIMIZER,
+    Factor,
+    argument_factors,
+    environment_of,
+    setting_factors,
+)
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.joules import flip_joules
 from magneton_dist.diagnosis.key_variable import KEY_VARIABLE, key_variable
@@ -25,6 +32,7 @@ from magneton_dist.diagnosis.pairs import Pair, candidates
 from magneton_dist.diagnosis.paths import parting
 from magneton_dist.diagnosis.prove import Proof, Verdict, prove
 from magneton_dist.diagnosis.recorded import Recorded
+from magneton_dist.diagnosis.snapshot import UNSET
 from magneton_dist.diagnosis.trial import FLIPPED_ROUNDS, Side, Signature, Timing, Trial, interleaved_seconds, together
 from magneton_dist.records.audit import Cause
 
@@ -92,14 +100,15 @@ class Investigation:
         if any(pair.a.operator.startswith(OPTIMIZER) for pair in pairs):
             fixed = [name for name in fixed if not name.startswith(GROUP)]
         if fixed:
-            self._tell(f"differ, but cannot be flipped in an operator: {_listed(fixed)}")
+            self._tell(f"differ, but cannot be flipped in an operator: {_listed([self._valued(n) for n in fixed])}")
         if not pairs:
             one, other = map(_operators_of, self._sides)
             self._tell(f"counterfactual: could not run: {one} and {other} have no operator in common")
             return self._by_path()
         pairs = [pair for pair in pairs[:MOST_PAIRS] if settings or argument_factors(pair.a, pair.b)]
         if not pairs:
-            self._tell("no cause among settings, environment and arguments: they are the same in both variants")
+            same = "what can be flipped is" if fixed else "they are"
+            self._tell(f"no cause among settings, environment and arguments: {same} the same in both variants")
             return self._by_path()
         self._compare_torch()
         grouped = together(self._trial(pairs[0], settings), settings)
@@ -111,7 +120,8 @@ class Investigation:
             self._tell(f"settings that this torch does not take, and that were not flipped: {_listed(sorted(refused))}")
         if found:
             return self.found
-        self._tell("no cause: nothing that differs between the variants was shown to make a difference")
+        rest = f"; not flipped: {_listed(fixed)}" if fixed else ""
+        self._tell(f"no cause: nothing that differs between the variants was shown to make a difference{rest}")
         return self._by_path()
 
     def _by_path(self) -> Diagnosis:
@@ -122,6 +132,11 @@ class Investigation:
             calls = "; ".join(f"{frame} in {name}" for name, frame in cause.values.items())
             self._tell(f"stacks: the variants part in {cause.name}: {calls}")
         return self.found
+
+    def _valued(self, name: str) -> str:
+        """A setting of the snapshots with its values."""
+        values = (f"{side.settings.get(name, UNSET)[:MOST_TYPED]} in {side.name}" for side in self._sides)
+        return f"{name} ({', '.join(values)})"
 
     def _tell(self, line: str) -> None:
         self.found.lines.append(line)
@@ -240,7 +255,7 @@ class Investigation:
             if len(names) == 1:
                 return f"consistent, not proved: {names[0]} is enough, but was not shown to be needed"
             any_of, how = ("any of ", "is enough, none of") if proof.verdict is Verdict.EITHER else (
-                "", "are enough together, not all of")  # fmt: skip
+                "", "are enough together, not every one of")  # fmt: skip
             return f"consistent, not proved: {any_of}{_listed(names)} {how} them was shown to be needed"
         others = [factor.name for number, factor in enumerate(trial.factors) if number not in proof.factors]
         cleared = [name for name in others if name not in trial.refused]

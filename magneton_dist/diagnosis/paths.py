@@ -55,8 +55,20 @@ def watched_between(one: Stack, other: Stack) -> tuple[Watched, Watched] | None:
 
 
 def parted_words(a: Sequence[str], b: Sequence[str]) -> tuple[str, str]:
-    """Words of two command lines that only one of them has, in their order."""
-    return " ".join(word for word in a if word not in b), " ".join(word for word in b if word not in a)
+    """Options of two command lines, with their values, that only one of them has, in their order."""
+    one, other = _options(a), _options(b)
+    return " ".join(each for each in one if each not in other), " ".join(each for each in other if each not in one)
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Words of a command line, each option with what follows it."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1].startswith("-") and not word.startswith("-"):
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
 
 
 def place_of(frame: str) -> tuple[str, int, str]:

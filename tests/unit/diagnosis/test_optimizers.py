@@ -53,8 +53,9 @@ def test_an_argument_of_the_optimizer_is_proved():
     assert b is not None
     factors = argument_factors(a, b)
     assert [(f.name, f.values) for f in factors] == [("foreach of AdamW", ("False", "True"))]
-    assert statement(factors[0], 1) == "foreach=True"
-    assert "`foreach=True`" in fix_text(factors, 1, ("loop", "lists"), "train.py:3")
+    assert statement(factors[0], 1) == "AdamW(..., foreach=True)"
+    told = "In loop, hand over this argument as lists does: `AdamW(..., foreach=True)`."  # not where it steps
+    assert fix_text(factors, 1, ("loop", "lists"), "train.py:3") == told
     with Laboratory(600) as laboratory:
         trial = Trial(laboratory, Side({}, a), Side({}, b), factors, dict(os.environ))
         assert prove(1, trial.signature) == Proof(Verdict.PROVED, (0,))

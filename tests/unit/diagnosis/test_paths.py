@@ -45,8 +45,11 @@ def test_sides_with_the_same_operators_or_the_same_stacks_do_not_part():
     assert parting(side("a", same), side("b", ("aten.addmm.default", 5, (MAIN,)))) is None
 
 
-def test_command_lines_differ_by_words():
-    assert parted_words(["train.py", "--sync", "join"], ["train.py", "--sync", "exit", "-q"]) == ("join", "exit -q")
+def test_command_lines_differ_by_options_with_their_values():
+    one, other = ["train.py", "--sync", "join", "--n", "2"], ["train.py", "--sync", "exit", "-q", "--n", "2"]
+    assert parted_words(one, other) == ("--sync join", "--sync exit -q")
+    assert parted_words(["x", "-a", "0", "-n", "1"], ["x", "-a", "1", "-n", "1"]) == ("-a 0", "-a 1")
+    assert parted_words(one, one) == ("", "")
 
 
 def test_the_function_in_which_stacks_part_is_watched_alone(tmp_path):
