@@ -58,6 +58,7 @@ def kernel_energy(
     """
     start_ns, end_ns = window_ns
     ran = activities.filter((pl.col("end_ns") > start_ns) & (pl.col("start_ns") < end_ns))
+    ran = ran.with_columns(pl.when(pl.col("sm_share") > 0).then("sm_share"))  # what ran holds some of them
     start = np.clip(ran["start_ns"].to_numpy(), start_ns, end_ns)
     end = np.clip(ran["end_ns"].to_numpy(), start_ns, end_ns)
     by_kind = ran["kind"].replace_strict(dict(shares), default=1.0, return_dtype=pl.Float64)

@@ -44,6 +44,14 @@ def shared(
     return {row["name"]: row for row in found.to_dicts()}
 
 
+def test_a_share_of_no_sms_is_none_that_is_known() -> None:
+    ran = activities(("kernel", "none", 0, 2, 0.0), ("kernel", "half", 4, 6, 0.5))
+    found = shared(ran, power((10, 300.0)), 10)
+    assert {name: found[name]["joules"] for name in ("none", "half")} == pytest.approx({"none": 0.4, "half": 0.4})
+    assert (found["none"]["assumed_s"], found["half"]["assumed_s"]) == (2e-3, 0.0)
+    assert sum(row["joules"] for row in found.values()) == pytest.approx(3.0)
+
+
 def test_kernels_alone_gaps_and_idling_are_rows_that_add_up() -> None:
     ran = activities(("kernel", "gemm", 0, 4), ("kernel", "gemm", 6, 8), ("memcpy", "Memcpy", 8, 9))
     found = shared(ran, power((4, 600.0), (6, 110.0), (8, 500.0), (10, 200.0)), 10)
