@@ -31,12 +31,14 @@ class PowerIntegral:
     """
 
     def __init__(self, power: pl.DataFrame) -> None:
-        power = power.select("t_ns", "window_ns", "watts").sort("t_ns")
+        power = power.select("t_ns", "window_ns", "watts")
+        power = power if power["t_ns"].is_sorted() else power.sort("t_ns")
         t_ns = power["t_ns"].to_numpy()
         first_ns = t_ns[:1] - power["window_ns"].head(1).fill_null(0).to_numpy()
         edges_ns = np.concatenate([first_ns, t_ns])
         self._origin_ns = int(edges_ns[0]) if len(edges_ns) else 0
         self._edges_s: Floats = (edges_ns - self._origin_ns) / 1e9
+        del edges_ns  # there may be millions of readings
         watts = power["watts"].cast(pl.Float64).to_numpy()
         measured = np.isfinite(watts)
         lengths_s = np.diff(self._edges_s)
@@ -183,4 +185,6 @@ def _span(states: pl.DataFrame) -> tuple[int, int]:
 
 
 def _cumulative(steps: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(steps)])
+    whole = np.zeros(len(steps) + 1)
+    np.cumsum(steps, out=whole[1:])
+    return whole

@@ -41,7 +41,7 @@ def causes(
     Returns:
         step, kind, name and stack (numbers of the trace), count and duration_ns summed over all with the same.
     """
-    fetches = loader["name"].mode().min() if loader.height else None
+    fetches = int(loader["name"].mode().to_numpy().min()) if loader.height else None
     rows = [*_idle_times(device, op, loader, steps), _synchronised(syncs, within)]
     return _largest(_sums(pl.concat(_of_operators(part, ops, steps, fetches) for part in rows)))
 

@@ -226,7 +226,7 @@ class Counterfactual(msgspec.Struct, frozen=True):
     time_s: float  # of the job, then
     saved_s: float  # of its time
     saved_share: float  # of its time
-    saved_j: float | None = None
+    saved_j: float | None = None  # negative: the job would need more, in less time
     energy_kind: Literal["modelled", "unmeasured"] = "unmeasured"  # of joules that were never burnt
 
 

@@ -31,7 +31,7 @@ from magneton_dist.reports.figures import (
 )
 from magneton_dist.reports.palette import LOOKS
 from magneton_dist.reports.regions import largest_amount, region_values, shown_regions
-from magneton_dist.reports.story import comparison_headline, doubts, headline, is_baseline, saved_words
+from magneton_dist.reports.story import comparison_headline, doubts, headline, is_baseline, saved_joules, saved_words
 from magneton_dist.reports.waits import wait_charts
 
 MAX_FINDINGS = 50
@@ -174,7 +174,7 @@ def _saved(found: Counterfactual) -> Values:
         "time": quantity(found.time_s, "s"),
         "less": quantity(found.saved_s, "s", 3),
         "share": percent(found.saved_share),
-        "joules": "unmeasured" if found.saved_j is None else quantity(found.saved_j, "J", 3),
+        "joules": saved_joules(found),
     }
 
 

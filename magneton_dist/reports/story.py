@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magneton_dist.records.audit import Audit, Comparison, EnergyKind, Finding, RankResult, VariantResult
+from magneton_dist.records.audit import (
+    Audit,
+    Comparison,
+    Counterfactual,
+    EnergyKind,
+    Finding,
+    RankResult,
+    VariantResult,
+)
 from magneton_dist.reports.figures import one_line, percent, quantity
 from magneton_dist.reports.palette import WASTE, split_key
 
@@ -58,14 +66,30 @@ def is_baseline(audit: Audit, name: str) -> bool:
     return audit.variants[name].runs > 0 and next(iter(audit.variants)) == name
 
 
+def saved_joules(found: Counterfactual) -> str:
+    """The joules that a counterfactual saves, in words; more may be needed for less time."""
+    if found.saved_j is None:
+        return "unmeasured"
+    if found.saved_j < 0:
+        return f"none, {quantity(-found.saved_j, 'J', 3)} more"
+    return quantity(found.saved_j, "J", 3)
+
+
 def saved_words(audit: Audit) -> str:
     """What the joules of counterfactuals are, and why a finding's are fewer; empty where none are known."""
-    if all(c.saved_j is None for c in audit.counterfactuals):
+    joules = [c.saved_j for c in audit.counterfactuals if c.saved_j is not None]
+    if not joules:
         return ""
-    return (
+    words = (
         "Joules saved are all that the devices would draw in the time saved. A wait costs less in a finding: only what "
         "a device draws beyond idling while it waits, in a job that takes as long."
     )
+    if min(joules) < 0:
+        words += (
+            " What needs more joules is faster than its like for the most part: at their pace it would work longer, "
+            "but the job waits for the few times at which it is slow, and would end sooner."
+        )
+    return words
 
 
 def comparison_headline(comparison: Comparison, kind: EnergyKind) -> Headline:

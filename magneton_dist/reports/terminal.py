@@ -40,6 +40,7 @@ from magneton_dist.reports.story import (
     headline,
     idle_sentence,
     is_baseline,
+    saved_joules,
     saved_words,
     shown_states,
     worst_ranks,
@@ -302,7 +303,7 @@ def _counterfactuals(audit: Audit) -> list[RenderableType]:
     for head in ("The job would take", "Less by", "Joules saved"):
         table.add_column(head, justify="right")
     for c in found:
-        joules = "unmeasured" if c.saved_j is None else f"{quantity(c.saved_j, 'J', 3)} {c.energy_kind}"
+        joules = saved_joules(c) + ("" if c.saved_j is None else f" {c.energy_kind}")
         less = f"{quantity(c.saved_s, 's', 3)}, {percent(c.saved_share)}"
         table.add_row(Text(one_line(c.what, 80)), Text(quantity(c.time_s, "s")), Text(less), Text(joules))
     words = saved_words(audit)

@@ -3,7 +3,7 @@ import pytest
 
 from magneton_dist.records.audit import Counterfactual, Interval, RankResult, StateShare
 from magneton_dist.reports.palette import shown_state
-from magneton_dist.reports.story import doubts, headline, saved_words, shown_states, worst_ranks
+from magneton_dist.reports.story import doubts, headline, saved_joules, saved_words, shown_states, worst_ranks
 
 replace = msgspec.structs.replace
 
@@ -71,6 +71,14 @@ def test_joules_of_counterfactuals_are_set_apart_from_those_of_findings(alone):
     words = saved_words(replace(alone, counterfactuals=[unmeasured, replace(unmeasured, saved_j=5.0)]))
     assert "all that the devices would draw in the time saved" in words
     assert "beyond idling" in words
+
+
+def test_more_joules_for_less_time_are_not_called_saved(alone):
+    slow = Counterfactual("pipeline stage 0", "stage", "run", 9.0, 1.0, 0.1, -2e5, "modelled")
+    assert saved_joules(slow) == "none, 200 kJ more"
+    assert saved_joules(replace(slow, saved_j=2e5)) == "200 kJ"
+    assert "faster than its like" in saved_words(replace(alone, counterfactuals=[slow]))
+    assert "faster than its like" not in saved_words(replace(alone, counterfactuals=[replace(slow, saved_j=2e5)]))
 
 
 def test_what_no_state_accounts_for_is_a_residual():
