@@ -1,7 +1,8 @@
 """Which lines a job takes below one place in its source, and what the names on them hold; runs inside the job.
 
 Loaded by its path in the job's own Python: standard library and torch, no other module of this package.
-`sys.settrace` serves every version of Python (from 3.12 on it rests on `sys.monitoring`).
+`sys.settrace` records on every version of Python; until the place is reached it costs each call, so from 3.12 on
+`sys.monitoring` waits in its stead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
@@ -47,7 +49,40 @@ def arm(environ: Mapping[str, str]) -> None:
     if environ.get("RANK", "") == str(wanted.pop("rank")):
         recorder = Recorder(**wanted)
         atexit.register(recorder.close)
+        watch(recorder)
+
+
+def watch(recorder: Recorder) -> None:
+    """Have `recorder` see the main thread's frames, from the first one that it wants on."""
+    free = _free_tool()
+    if free is None or sys.version_info < (3, 12):
         sys.settrace(recorder.entered)
+        return
+    monitoring, tool = sys.monitoring, free
+    start, main = monitoring.events.PY_START, threading.main_thread().ident
+
+    def started(code: CodeType, offset: int) -> Any:
+        if not recorder.wants(code):
+            return monitoring.DISABLE
+        if threading.get_ident() == main:
+            monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+            monitoring.register_callback(tool, start, None)
+            monitoring.free_tool_id(tool)
+            frame = sys._getframe(1)
+            sys.settrace(recorder.entered)
+            frame.f_trace = recorder.entered(frame, "call", None)
+        return None
+
+    monitoring.use_tool_id(tool, "magneton-dist")
+    monitoring.register_callback(tool, start, started)
+    monitoring.set_events(tool, start)
+
+
+def _free_tool() -> int | None:
+    """An id of `sys.monitoring` that nobody has and that is meant for no kind of tool; None where there is none."""
+    if sys.version_info < (3, 12):
+        return None
+    return next((tool for tool in (3, 4) if sys.monitoring.get_tool(tool) is None), None)
 
 
 class Recorder:
@@ -82,8 +117,7 @@ class Recorder:
     def entered(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         """Global trace function: whose lines are wanted?"""
         if self._root is None:
-            code = frame.f_code
-            if self._done or code.co_name != self._function or code.co_filename != self._file or not self._has(code):
+            if self._done or not self.wants(frame.f_code):
                 return None
             if self._start is None:
                 self._begin(frame)
@@ -100,8 +134,10 @@ class Recorder:
         self._inner.append(frame)
         return self._in_callee
 
-    def _has(self, code: CodeType) -> bool:
-        """Is it this one of the functions of that name?"""
+    def wants(self, code: CodeType) -> bool:
+        """Is it the code of the frame to record: this one of the functions of that name?"""
+        if code.co_name != self._function or code.co_filename != self._file:
+            return False
         wanted = self._until if self._start is None else self._start
         return any(line == wanted for _, line in dis.findlinestarts(code))
 
