@@ -11,9 +11,11 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.errors import RecordError
+from magneton_dist.importers.host_times import idle_times
 from magneton_dist.importers.kineto import DeviceActivities, read_device
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, MARKS, STR
+from magneton_dist.timeline.loading import fetches
 from magneton_dist.timeline.spinning import spun
 
 TRACE_MARK, WINDOW_MARK = "kernel_trace", "kernels"
@@ -34,8 +36,8 @@ def with_kernels(
 ) -> tuple[dict[str, pl.DataFrame], pl.DataFrame]:
     """`tables` of a rank with the activities, and the marks of captured windows, of its kernel traces.
 
-    Beside them `HOST_TIMES`: how long its main thread stood waiting for the device in those steps, and how much CPU
-    time that certainly took.
+    Beside them `HOST_TIMES` of those steps: why the device idled (but for the loader's part, which
+    `timeline.loading` knows), how long the main thread stood waiting for it, and how much CPU time that certainly took.
 
     A trace that cannot be read, or holds nothing of the device, is named in `faults`, and its step has no kernels.
 
@@ -45,7 +47,7 @@ def with_kernels(
         device: UUID of the rank's GPU.
     """
     found, marks, faults = [tables["activities"]], [tables["marks"]], [tables["faults"]]
-    waits = [HOST_TIMES.empty()]
+    host_times = [HOST_TIMES.empty()]
     for t_ns, text in tables["marks"].filter(pl.col("name") == TRACE_MARK).select("t_ns", "detail").iter_rows():
         try:
             known = msgspec.json.decode(text or "", type=_Trace)
@@ -64,7 +66,10 @@ def with_kernels(
             how = "by when they were launched, for want of external ids"
             said = f"step {known.step}: {guessed} of {activities.height} activities met their operators {how}"
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
-        waits.append(_waits(seen.waits, known, tables["ops"], tables["stamps"]))
+        host_times += [
+            _idled(seen.rows["issue_ns"], activities, known, t_ns, tables),
+            _waits(seen.waits, known, tables["ops"], tables["stamps"]),
+        ]
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
         detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})
@@ -73,12 +78,30 @@ def with_kernels(
             lost = f"step {known.step}: {seen.lost} activities cannot be read or were dropped"
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [lost]}, schema=FAULTS.schema))
     if len(found) == 1 and len(faults) == 1:
-        return dict(tables), pl.concat(waits)
+        return dict(tables), pl.concat(host_times)
     made = {
         **tables, "activities": pl.concat(found).sort("start_ns", maintain_order=True),
         "marks": pl.concat(marks).sort("t_ns", maintain_order=True), "faults": pl.concat(faults),
     }  # fmt: skip
-    return made, pl.concat(waits)
+    return made, pl.concat(host_times)
+
+
+def _idled(
+    issue_ns: pl.Series, activities: pl.DataFrame, known: _Trace, until_ns: int, tables: Mapping[str, pl.DataFrame]
+) -> pl.DataFrame:
+    """Rows of `HOST_TIMES` of one step: by operator how long the device idled for the host or after the launch."""
+    device = activities.select("start_ns", "end_ns", issue_ns - known.wall_ahead_ns)
+    step = pl.DataFrame({"start_ns": [known.start_ns]})
+    rows = pl.concat(idle_times(device, activities["op_id"].fill_null(-1).to_numpy(), fetches(tables["marks"]), step))
+    called = tables["ops"].select("stack_id", pl.col("name").alias("what"), pl.col("op_id").alias("op"))
+    rows = rows.filter((pl.col("kind") != "loader") & (pl.col("at") < until_ns)).join(
+        called.unique("op", keep="first"), on="op", how="left"
+    )
+    sums = rows.group_by("kind", pl.col("what").fill_null(""), "stack_id").agg(
+        pl.len().alias("count"), pl.col("duration_ns").sum()
+    )
+    sums = sums.sort("duration_ns", "kind", "what", "stack_id", descending=[True, False, False, False])
+    return sums.with_columns(step=pl.lit(known.step)).select(*HOST_TIMES.schema).cast(pl.Schema(HOST_TIMES.schema))
 
 
 def _waits(waits: pl.DataFrame, known: _Trace, ops: pl.DataFrame, stamps: pl.DataFrame) -> pl.DataFrame:

@@ -42,12 +42,21 @@ def causes(
         step, kind, name and stack (numbers of the trace), count and duration_ns summed over all with the same.
     """
     fetches = int(loader["name"].mode().to_numpy().min()) if loader.height else None
-    rows = [*_idle_times(device, op, loader, steps), _synchronised(syncs, within)]
+    rows = [*idle_times(device, op, loader, steps), _synchronised(syncs, within)]
     return _largest(_sums(pl.concat(_of_operators(part, ops, steps, fetches) for part in rows)))
 
 
-def _idle_times(device: pl.DataFrame, op: Ints, loader: pl.DataFrame, steps: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The stretches in which the device idled within the steps, by cause: kind, op, at (their end, ns), duration_ns."""
+def idle_times(
+    device: pl.DataFrame, op: Ints, loader: pl.DataFrame, steps: pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    """The stretches in which the device idled since the first of the steps began, by cause.
+
+    Args:
+        device, op, loader, steps: as of `causes`.
+
+    Yields:
+        kind, op (that ended it), at (its end, ns), duration_ns.
+    """
     opens = busy_until = int(steps["start_ns"].to_numpy().min())
     fetching = union(intervals(loader["start_ns"].to_numpy(), loader["end_ns"].to_numpy()))
     for first in range(0, device.height, AT_ONCE):
@@ -75,7 +84,7 @@ def _idle_times(device: pl.DataFrame, op: Ints, loader: pl.DataFrame, steps: pl.
 
 
 def _synchronised(calls: pl.DataFrame, op: Ints) -> pl.DataFrame:
-    """The runtime's calls that wait for the device, in the form of `_idle_times`."""
+    """The runtime's calls that wait for the device, in the form of `idle_times`."""
     return calls.select(
         pl.lit("sync").alias("kind"), pl.Series("op", op, pl.Int64), pl.col("start_ns").alias("at"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),

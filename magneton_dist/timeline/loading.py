@@ -32,19 +32,16 @@ def loading(marks: pl.DataFrame, states: pl.DataFrame, steps: pl.DataFrame) -> p
     Raises:
         RecordError: a mark's detail is not as documented.
     """
-    edges = marks.filter(pl.col("name").is_in([LOADER_ENTER, LOADER_EXIT])).sort("t_ns", maintain_order=True)
-    fetches = edges.select(
-        "t_ns", "name", "detail", begin=pl.col("t_ns").shift(1), entered=pl.col("name").shift(1) == LOADER_ENTER
-    ).filter((pl.col("name") == LOADER_EXIT) & pl.col("entered"))
+    batches = fetches(marks)
     idle = states.filter((pl.col("activity") == "idle") & (pl.col("phase") == "working"))
-    if not fetches.height or not idle.height or not steps.height:
+    if not batches.height or not idle.height or not steps.height:
         return HOST_TIMES.empty()
     try:
-        known = [msgspec.json.decode(detail or "", type=_Loader) for detail in fetches["detail"]]
+        known = [msgspec.json.decode(detail or "", type=_Loader) for detail in batches["detail"]]
     except msgspec.MsgspecError as error:
         raise RecordError(f"a {LOADER_EXIT!r} mark has no readable detail: {error}", where="table 'marks'") from error
     spans = intervals(idle["start_ns"].to_numpy(), idle["end_ns"].to_numpy())
-    begin, end = fetches["begin"].to_numpy(), fetches["t_ns"].to_numpy()
+    begin, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     steps = steps.sort("start_ns")
     row = np.searchsorted(steps["start_ns"].to_numpy(), end, side="right") - 1
     inside = (row >= 0) & (end <= steps["end_ns"].to_numpy()[np.maximum(row, 0)])
@@ -57,3 +54,11 @@ def loading(marks: pl.DataFrame, states: pl.DataFrame, steps: pl.DataFrame) -> p
         pl.len().alias("count"), pl.col("duration_ns").sum()
     )  # fmt: skip
     return sums.with_columns(kind=pl.lit("loader")).select(*HOST_TIMES.schema).cast(pl.Schema(HOST_TIMES.schema))
+
+
+def fetches(marks: pl.DataFrame) -> pl.DataFrame:
+    """Each batch that the host fetched: start_ns, end_ns and the mark's detail."""
+    edges = marks.filter(pl.col("name").is_in([LOADER_ENTER, LOADER_EXIT])).sort("t_ns", maintain_order=True)
+    entered = pl.col("name").shift(1) == LOADER_ENTER
+    found = edges.select("name", "detail", start_ns=pl.col("t_ns").shift(1), end_ns="t_ns", entered=entered)
+    return found.filter((pl.col("name") == LOADER_EXIT) & pl.col("entered")).select("start_ns", "end_ns", "detail")

@@ -147,6 +147,32 @@ def test_what_torch_calls_around_an_operator_is_found_in_its_own_trace(tmp_path:
     assert seen.rows.select("name", "called_ns").rows() == [("aten::mm", called_ns), ("aten::add", None)]
 
 
+waited = pl.col("kind").is_in(["sync", "spin"])
+
+
+def test_why_the_device_idled_in_a_captured_step(write: Any, make: Any) -> None:
+    """As of a trace. Idle: 0-20 (launched at 12, loading from 2 to 8), 30-70 (launched at 25), 80-90 (unknown)."""
+    path = write(
+        [
+            make.launch(1, 12), make.kernel("a", 20, 10, 1), make.launch(2, 25), make.kernel("b", 70, 10, 2),
+            make.kernel("c", 90, 10, 99),
+        ],
+        baseTimeNanoseconds=AHEAD_NS,
+    )  # fmt: skip
+    recorded = tables(mark(path.name), ops=[(4, 10, 15), (5, 24, 27)])
+    recorded["ops"] = recorded["ops"].with_columns(pl.Series("stack_id", [8, 9], pl.Int64))
+    loaded = [("loader_enter", 2 * US, None), ("loader_exit", 8 * US, json.dumps({"what": "loader", "stack_id": 3}))]
+    marks = pl.DataFrame(loaded, schema=TABLES["marks"].schema, orient="row")
+    recorded["marks"] = pl.concat([recorded["marks"], marks])
+    _, host_times = with_kernels(recorded, path.parent, "GPU-1")
+    assert host_times.select("step", "kind", "what", "stack_id", "count", "duration_ns").rows() == [
+        (7, "launch", "aten.mm.default", 9, 1, 40 * US),
+        (7, "unknown", "", None, 1, 10 * US),
+        (7, "launch", "aten.mm.default", 8, 1, 8 * US),
+        (7, "host", "aten.mm.default", 8, 1, 6 * US),  # until 12 but for 6 of the loader, which the marks tell
+    ]
+
+
 def test_how_long_the_main_thread_waited_and_what_cpu_time_it_took(write: Any, make: Any) -> None:
     def waiting(start: int, took: int, tid: int) -> dict[str, Any]:
         call = make.host("cudaStreamSynchronize", start, took, "cuda_runtime", correlation=0)
@@ -161,7 +187,7 @@ def test_how_long_the_main_thread_waited_and_what_cpu_time_it_took(write: Any, m
     rows = [(0, 0, 0), (500 * US, 400 * US, 0)]
     recorded["stamps"] = pl.DataFrame(rows, schema=TABLES["stamps"].schema, orient="row")
     _, host_times = with_kernels(recorded, path.parent, "GPU-1")
-    kept = host_times.select("step", "kind", "what", "count", "duration_ns").rows()
+    kept = host_times.filter(waited).select("step", "kind", "what", "count", "duration_ns").rows()
     assert kept == [(7, "sync", "", 2, 250 * US), (7, "spin", "", 2, 150 * US)]
 
 
@@ -186,7 +212,7 @@ def test_which_operators_the_main_thread_waited_in(write: Any, make: Any) -> Non
     recorded = tables(mark(path.name) | {"operators": True}, ops=[(5, 28, 240), (6, 250, 305)])
     recorded["ops"] = recorded["ops"].with_columns(pl.Series("stack_id", [4, 9], pl.Int64))
     _, host_times = with_kernels(recorded, path.parent, "GPU-1")
-    assert host_times.select("kind", "what", "stack_id", "count", "duration_ns").rows() == [
+    assert host_times.filter(waited).select("kind", "what", "stack_id", "count", "duration_ns").rows() == [
         ("sync", "aten::_local_scalar_dense", 4, 2, 120 * US),
         ("sync", "aten::to", None, 1, 40 * US),
         ("sync", "", None, 1, 30 * US),
