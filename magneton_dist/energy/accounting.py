@@ -104,6 +104,8 @@ def account(
     units, unit = _units(steps)
     # where nobody could measure, the meter's own words say so
     notes = [] if rank.meter is not None and rank.meter.provenance == "unmeasured" else list(energy.notes)
+    if rank.meter is not None and rank.meter.provenance == "modelled" and rank.meter.reason.startswith("auto: "):
+        notes.append(f"energy.meter {rank.meter.reason}")  # nobody asked for a model
     if not rank.distributed:
         notes.append("never initialised torch.distributed: audited by itself, without collectives")
     notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]

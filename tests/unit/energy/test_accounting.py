@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from magneton_dist.energy.accounting import Supply, account
+from magneton_dist.meters import load_profile
 from magneton_dist.records.manifest import MeterUsed, RankRun
 from magneton_dist.records.schema import POWER, TABLES
 from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
@@ -27,6 +28,19 @@ def tables(second: str) -> dict[str, pl.DataFrame]:
     rows = [("kernels", 10 * MS, detail)]
     found["marks"] = pl.DataFrame(rows, schema=TABLES["marks"].schema, orient="row")
     return found
+
+
+@pytest.mark.parametrize(
+    ("reason", "notes"),
+    [("as configured", ()), ("auto: modelled as h200, because no RAPL",
+                             ("energy.meter auto: modelled as h200, because no RAPL",))],
+)  # fmt: skip
+def test_why_a_model_stands_in_for_a_meter_is_noted(reason: str, notes: tuple[str, ...]) -> None:
+    meter, made = MeterUsed("modelled:h200", "modelled", "a model", reason=reason), tables("kernels")
+    joined = join_arrivals([own_arrivals(made["collectives"], 0)], {})
+    rank, window = RankRun(0, 0, "a", device="GPU-0", meter=meter), Window(0, 10 * MS, None)
+    supply = Supply(load_profile("h200"), POWER.empty())
+    assert account(rank, made, joined.of(0), window, supply).summary.notes == notes
 
 
 def test_a_collective_whose_peers_are_not_known_is_exposed_all_the_same() -> None:
