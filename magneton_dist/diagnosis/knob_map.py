@@ -25,10 +25,13 @@ class KnobMap(msgspec.Struct, frozen=True):
     getters: dict[str, list[str]]
 
 
-def cache_folder() -> Path:
-    """The user's own for this program."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(base) / "magneton-dist"
+def cache_folder() -> Path | None:
+    """The user's own for this program; None for a user without a home."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "magneton-dist"
+    except RuntimeError:
+        return None
 
 
 def knob_map(trial: Trial, torch_version: str, folder: Path | None = None) -> KnobMap:
@@ -43,7 +46,10 @@ def knob_map(trial: Trial, torch_version: str, folder: Path | None = None) -> Kn
         OutOfTimeError: making it took too long.
     """
     known = trial.known_getters
-    path = (folder or cache_folder()) / f"knobs-{re.sub(r'[^0-9A-Za-z.]', '_', torch_version)}.json"
+    folder = folder or cache_folder()
+    if folder is None:
+        return _made(trial, known)
+    path = folder / f"knobs-{re.sub(r'[^0-9A-Za-z.]', '_', torch_version)}.json"
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=KnobMap)
         if set(kept.asked) <= set(known) and kept.getters.keys() >= _changes(trial).keys():

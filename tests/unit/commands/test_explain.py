@@ -136,8 +136,8 @@ def test_what_was_proved_stays_when_it_is_looked_for_again(before, after, proof,
 @pytest.mark.parametrize(
     ("seconds", "title"),
     [
-        ({}, "mm: what makes its calls differ was not found"),
-        ({"a": 1.0}, "mm: what makes its calls differ was not found"),
+        ({}, "mm: what makes its calls differ is not proved"),
+        ({"a": 1.0}, "mm: what makes its calls differ is proved"),
         ({"a": 1.0, "b": 1.05}, "mm: made again in fresh processes, its calls' times are less than 1.1x apart"),
         ({"a": 1.0, "b": 2.0}, "mm: b takes 2.0x the time of a for one call, made again in fresh processes"),
     ],
@@ -145,7 +145,7 @@ def test_what_was_proved_stays_when_it_is_looked_for_again(before, after, proof,
 def test_a_region_is_said_to_take_what_was_measured_of_it(seconds, title, monkeypatch):
     region = RegionResult("mm", "a", "b", "matched", "", ["forward"], 1, "", {}, "modelled", operators=WHERE.operators)
     cause = msgspec.structs.replace(CAUSE, seconds=seconds) if seconds else None
-    monkeypatch.setattr(explain, "_investigated", lambda *_: Diagnosis("proved", cause, "", []))
+    monkeypatch.setattr(explain, "_investigated", lambda *_: Diagnosis("proved" if seconds else "none", cause, "", []))
     variants = {name: VariantResult(1, None, None, Interval(1.0), None, []) for name in "ab"}
     audit = msgspec.structs.replace(AUDIT, variants=variants)
     assert explain.explained_region(region, audit, Sides({}), Laboratory(1.0)).title == title

@@ -14,7 +14,7 @@ import torch
 
 from magneton_dist.diagnosis import laboratory as laboratory_module
 from magneton_dist.diagnosis.calls import SDPA, Call, Tensor
-from magneton_dist.diagnosis.knob_map import knob_map
+from magneton_dist.diagnosis.knob_map import cache_folder, knob_map
 from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError, _end
 from magneton_dist.diagnosis.signature import primitives
 from magneton_dist.diagnosis.trial import Side, Trial
@@ -148,6 +148,17 @@ def test_a_map_of_this_torch_knows_which_getter_a_setting_answers(laboratory: La
     (kept,) = tmp_path.iterdir()
     kept.write_text("{}")  # damaged: made again
     assert knob_map(trial, "2.99+x", tmp_path) == made
+
+
+def test_a_user_without_a_home_has_no_map_kept(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch):
+    def no_home(_: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() is None
+    trial = Trial(laboratory, Side({}, PRODUCT), Side({}, PRODUCT), [], ENVIRONMENT)
+    assert knob_map(trial, "2.99+x").getters == {}
 
 
 def test_an_environment_has_processes_of_its_own():
