@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 import polars as pl
 
@@ -123,7 +126,9 @@ def _read_all(
     # not forked: polars' threads do not survive that
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:
-            for imported in pool.map(_read, jobs):
+            with _without_main():
+                reading = pool.map(_read, jobs)  # starts all processes
+            for imported in reading:
                 read.append(imported)
                 on_file(len(read))
         except BrokenProcessPool as error:
@@ -132,6 +137,17 @@ def _read_all(
             what = "a process that read traces was killed, perhaps for memory"
             raise RecordError(what, where=where, do=do) from error
     return read
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes spawned within do not import the caller's script, which need not be written for that."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _read(job: tuple[Path, Path, bool]) -> Imported:

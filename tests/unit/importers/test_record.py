@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +242,16 @@ def test_processes_read_what_one_process_reads(job: Any, tmp_path: Path, monkeyp
         a, b = (RunRecord(o.folder / "trace" / "0").ranks[rank] for o in (one, many))
         for name in ("activities", "collectives", "steps", "ops", "stacks"):
             assert a.table(name).equals(b.table(name)), name
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_the_processes(job: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import magneton_dist\nfrom magneton_dist.importers import record\nrecord.WORTH_PROCESSES = 0\n"
+        f"print(len(magneton_dist.audit({str(job())!r}).variants['trace'].ranks), 'ranks')\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("3 ranks\n", "")
 
 
 def test_the_command_writes_a_record_it_reads_again(job: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
