@@ -1,14 +1,13 @@
 """One operator call, built again from its description in a record, with seeded random values.
 
-Runs in fresh processes only: standard library and torch. Operators of ATen alone are called, by the names that
-`torch.ops` gives them; arguments are JSON as `magneton_dist.tracer.arguments` writes it.
+Runs in fresh processes only: standard library and torch. Operators of ATen alone are called, those that replay
+calls, too; arguments are JSON as `magneton_dist.tracer.arguments` writes it.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic_ns, perf_counter
@@ -16,7 +15,9 @@ from typing import Any
 
 import torch
 
-_REFUSED = ("from_file", "_print", "save")  # files, and whatever else is no computation
+from magneton_dist.energy.replay.operator import extent, resolve
+from magneton_dist.errors import InputError
+
 # Calls of torch's that choose among operators: what is recorded is what they chose.
 CHOOSERS: dict[str, Callable[..., Any]] = {
     "torch.nn.functional.scaled_dot_product_attention": torch.nn.functional.scaled_dot_product_attention
@@ -149,36 +150,26 @@ class OptimizerReplica(Replica):
 def _operator(name: str) -> Callable[..., Any]:
     if name in CHOOSERS:
         return CHOOSERS[name]
-    space, _, rest = name.partition(".")
-    packet, _, overload = rest.partition(".")
-    if space != "aten" or packet.startswith(_REFUSED):
-        raise NotReplayableError(f"{name} is no computation of ATen")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    if not isinstance(found, torch._ops.OpOverload):
-        raise NotReplayableError(f"torch {torch.__version__} has no {name}")
+    try:
+        found: Callable[..., Any] = resolve(name)
+    except InputError as error:
+        raise NotReplayableError(f"{name}: {error.what}") from error
     return found
 
 
 def _check_size(tensors: Iterable[Mapping[str, Any]]) -> None:
     """Refuse what would not leave half of the free memory to others."""
-    wanted = sum(_elements(t) * getattr(torch, t["dtype"]).itemsize for t in tensors if t["device"] == "cpu")
+    wanted = sum(extent(t) * getattr(torch, t["dtype"]).itemsize for t in tensors if t["device"] == "cpu")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if wanted > free / 2:
         raise NotReplayableError(f"its tensors need {wanted / 1e9:.3g} GB, of which {free / 1e9:.3g} GB are free")
-
-
-def _elements(described: Mapping[str, Any]) -> int:
-    """Of the storage that the tensor reaches into."""
-    shape, stride = described["shape"], described["stride"]
-    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if math.prod(shape) else -1
-    return int(described["offset"] + last + 1)
 
 
 def _tensor(described: Mapping[str, Any], seed: int) -> torch.Tensor:
     """A tensor of this shape, stride, offset, dtype and device."""
     dtype: torch.dtype = getattr(torch, described["dtype"])
     generator = torch.Generator().manual_seed(seed)
-    elements = _elements(described)
+    elements = extent(described)
     if dtype.is_floating_point or dtype.is_complex:
         drawn_as = dtype if dtype.itemsize > 1 else torch.float32
         storage = torch.randn(elements, dtype=drawn_as, generator=generator).to(dtype)

@@ -49,7 +49,7 @@ class Operator:
         self, name: str, arguments: list[Any], values: Mapping[str, Mapping[str, Any]], device: str, seed: int
     ) -> None:
         self._name, self._device = name, device
-        self._call = _resolve(name)
+        self._call = resolve(name)
         self._tensors = _Tensors(values, device, seed, name)
         self._positional: list[Any] = []
         self._named: dict[str, Any] = {}
@@ -102,7 +102,7 @@ class _Tensors:
         self._generator = torch.Generator().manual_seed(seed)
         self._storages: dict[tuple[int, str], torch.Tensor] = {}
         self._bound = _index_bound(values)
-        if sum(_extent(value) * _dtype(value).itemsize for value in values.values()) > MOST_BYTES:
+        if sum(extent(value) * _dtype(value).itemsize for value in values.values()) > MOST_BYTES:
             raise InputError(f"its inputs hold more than {MOST_BYTES >> 30} GiB", where=name, do=_DO)
 
     def of(self, value_id: str) -> torch.Tensor:
@@ -112,7 +112,7 @@ class _Tensors:
         key = (value["storage"], value["dtype"])
         if key not in self._storages:
             together = [v for v in self._values.values() if (v["storage"], v["dtype"]) == key]
-            filled = self._fill(max(map(_extent, together)), together)
+            filled = self._fill(max(map(extent, together)), together)
             self._storages[key] = filled if value["device"] == "cpu" else filled.to(self._device)
         return self._storages[key].as_strided(value["shape"], value["stride"], value["offset"])
 
@@ -148,7 +148,15 @@ def _read(value: Mapping[str, Any], dtype: torch.dtype) -> torch.Tensor:
     return kept.view(value["shape"])
 
 
-def _resolve(name: str) -> Any:
+def resolve(name: str) -> Any:
+    """The operator of aten that a record names; never one that takes the name of a file, or prints.
+
+    Args:
+        name: ``aten.addmm.default``.
+
+    Raises:
+        InputError: it is no such operator, or this torch has none of that name.
+    """
     if not _NAME.fullmatch(name):
         raise InputError("is no operator of aten", where=name, do=_DO)
     _, packet, overload = name.split(".")
@@ -157,6 +165,8 @@ def _resolve(name: str) -> Any:
         raise InputError(f"torch {torch.__version__} has no such operator", where=name, do="use the job's torch")
     if any(argument.name in ("filename", "f") for argument in found._schema.arguments):
         raise InputError("opens files", where=name, do=_DO)
+    if packet == "_print":
+        raise InputError("prints", where=name, do=_DO)
     return found
 
 
@@ -174,8 +184,8 @@ def _flat(made: list[Any]) -> list[torch.Tensor]:
     return found
 
 
-def _extent(value: Mapping[str, Any]) -> int:
-    """Elements of the storage up to the last that this value shows."""
+def extent(value: Mapping[str, Any]) -> int:
+    """Elements of the storage, up to the last that a value of this `offset`, `shape` and `stride` shows."""
     shape, stride = value["shape"], value["stride"]
     if 0 in shape:
         return int(value["offset"])

@@ -95,6 +95,7 @@ def test_kept_contents_are_used(tmp_path: Path) -> None:
         ("os.system.default", ["true"], "no operator of aten"),
         ("aten.__class__.mro", [], "no such operator"),
         ("aten.from_file.default", ["/etc/passwd"], "opens files"),
+        ("aten._print.default", ["mine"], "prints"),
         ("aten.no_such_thing.default", [], "no such operator"),
         ("aten.neg.default", [{"v": 9}], "nothing was recorded of value 9"),
         ("aten.neg.default", [{"type": "Generator"}], "recorded only as"),
