@@ -13,6 +13,7 @@ from magneton_dist.errors import MeterError
 from magneton_dist.meters import rapl
 from magneton_dist.meters.calibration import Durations, calibrate
 from magneton_dist.meters.load import NO_BOOST, TorchLoad
+from magneton_dist.meters.meter import Reading
 from magneton_dist.meters.profile import load_profile, save_profile
 from magneton_dist.meters.sensor import Sensor
 from magneton_dist.meters.simulated import SimulatedMeter
@@ -76,6 +77,19 @@ def test_a_device_is_measured_through_its_meter_and_the_profile_is_kept(tmp_path
     assert load_profile(str(tmp_path / "measured.yaml")) == profile
 
 
+def test_a_meter_that_dies_meanwhile_is_named_with_its_own_words():
+    load = PretendedLoad()
+    meter = SimulatedMeter(Sensor(period_s=0.02, window_s=0.01, lag_s=0.03), load.trace)
+    whole, dies_s = meter.read, time.monotonic() + 0.3
+
+    def read() -> Reading:
+        return whole() if time.monotonic() < dies_s else Reading(time.monotonic_ns(), None, None, reason="GPU is lost")
+
+    meter.read = read
+    with pytest.raises(MeterError, match=r"of \d+ readings failed: meter simulated: GPU is lost \(\d+ times\)"):
+        calibrate(meter, load, Durations(settle_s=0.05, state_s=0.1, pulses_s=0.8), lambda _: None)
+
+
 def test_the_real_load_does_what_it_says_and_ends():
     load = TorchLoad("cpu")
     load.start(boost=True)
@@ -106,6 +120,13 @@ def test_without_a_meter_it_is_one_line(tmp_path, capsys, monkeypatch):
     assert error.count("\n") == 1
     assert "nothing measures cpu" in error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("output", ["no-such-folder/mine.yaml", "a-file/mine.yaml"])
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, capsys, output):
+    (tmp_path / "a-file").touch()
+    assert run(["calibrate", "--device", "cpu", "--meter", "rapl", "--output", str(tmp_path / output)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_a_profile_is_not_overwritten(tmp_path, capsys):
