@@ -475,6 +475,7 @@ def launch(bed: Bed) -> None:
         command = [
             sys.executable, "-m", "magneton_dist.commands", "launch", "configs/uneven_inputs.yaml", "--quiet",
             "--set", "repeats=1", "--set", "warmup_runs=0", "--set", f"runs={folder}", "--set", "energy.meter=auto",
+            "--set", "diagnose.budget=0",
         ]  # fmt: skip
         ended = subprocess.run(command, cwd=ROOT, timeout=LAUNCH_S, check=False, capture_output=True, text=True)
         results = list(Path(folder).glob("*/audit.json"))
