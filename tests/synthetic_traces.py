@@ -71,3 +71,22 @@ def write_rank(path: Path, rank: int, ranks: int, device: str = "NVIDIA H200", *
         for n, event in enumerate(rank_events(rank, ranks, **shape)):
             file.write(f",\n{event}" if n else event)
         file.write("\n]}")
+
+
+def write_dense(path: Path, size: int) -> int:
+    """A trace of `size` bytes that holds nothing but short kernels, 1.5 us in every 3; how many."""
+    count = 0
+    with path.open("w") as file:
+        written = file.write('{"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}], "traceEvents": [\n')
+        while written < size:
+            events = []
+            for n in range(count, count + 1000):
+                args = {"External id": n, "device": 0, "stream": 7, "correlation": n, "blocks per SM": n % 9 / 10}
+                events.append(json.dumps({
+                    "ph": "X", "cat": "kernel", "name": f"void at::native::vectorized_elementwise_kernel<{n % 50}>",
+                    "pid": 0, "tid": 7, "ts": T0_US + 3 * n, "dur": 1.5, "args": args,
+                }))  # fmt: skip
+            written += file.write((",\n" if count else "") + ",\n".join(events))
+            count += 1000
+        file.write("\n]}")
+    return count

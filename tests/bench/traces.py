@@ -13,6 +13,8 @@ build/bench/traces.json:
     audit_speed_up_over_hta   the same, ours with all that an audit does (record, joins, waits, joules, findings)
     gib_trace_s               a whole audit of one trace of 1 GiB of JSON
     gib_trace_peak_gib        its resident memory at most
+    gib_dense_s               a whole audit of 1 GiB of nothing but short kernels
+    gib_dense_peak_gib        its resident memory at most
     ranks_128_s               a whole audit of 128 ranks of 2,600 events each
     ranks_128_peak_gib        its resident memory at most
 """
@@ -34,7 +36,7 @@ import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from synthetic_traces import write_rank, write_ranks
+from synthetic_traces import write_dense, write_rank, write_ranks
 
 from magneton_dist.importers.kineto import read_device, read_trace
 from magneton_dist.importers.rank_files import rank_of, trace_files
@@ -97,6 +99,9 @@ def main() -> None:
         }  # fmt: skip
         shutil.rmtree(generated)
         figures["gib_trace_s"], figures["gib_trace_peak_gib"] = audited(one_gib(work / "gib.json"), work)
+        (work / "gib.json").unlink()
+        figures["gib_dense_s"], figures["gib_dense_peak_gib"] = audited(one_dense_gib(work / "dense.json"), work)
+        (work / "dense.json").unlink()
         many = write_ranks(work / "r128", 128, kernels=26)
         figures["ranks_128_s"], figures["ranks_128_peak_gib"] = audited(many, work)
     RESULT.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +180,13 @@ def one_gib(path: Path) -> Path:
     steps = 100 * GIB // path.stat().st_size
     write_rank(path, 0, 1, steps=steps, kernels=200)
     print(f"\none trace of {path.stat().st_size / GIB:.2f} GiB, {steps * EVENTS_PER_STEP:,} events")
+    return path
+
+
+def one_dense_gib(path: Path) -> Path:
+    """A trace of 1 GiB of JSON, all of it short kernels with gaps between."""
+    kernels = write_dense(path, GIB)
+    print(f"one trace of {path.stat().st_size / GIB:.2f} GiB, {kernels:,} kernels")
     return path
 
 
