@@ -171,8 +171,8 @@ def _supply(
     owner, ranks = joined.sharing.get(rank.rank, (rank.rank, 1))
     readings = record if owner == rank.rank else RankRecord(rank_folder(folder.parent.parent, owner))
     counters = readings.counters if readings.counters.height else None
-    sensor = None if profile is None else profile.sensor
-    return Supply(None, readings.power, counters, 1.0 / ranks, sensor)
+    sensor, calibrated = (None, "") if profile is None else (profile.sensor, profile.device)
+    return Supply(None, readings.power, counters, 1.0 / ranks, sensor, calibrated)
 
 
 @dataclass(frozen=True)

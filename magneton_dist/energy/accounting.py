@@ -40,6 +40,7 @@ class Supply:
         counters: readings of its energy counter.
         share: part of the device's energy that is this rank's; below 1 where ranks share the device.
         sensor: how the meter blurs the states, where that was measured.
+        calibrated: device and meter with which it was measured, in words.
     """
 
     profile: Profile | None
@@ -47,6 +48,7 @@ class Supply:
     counters: pl.DataFrame | None = None
     share: float = 1.0
     sensor: Sensor | None = None
+    calibrated: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def account(
     notes = [] if rank.meter is not None and rank.meter.provenance == "unmeasured" else list(energy.notes)
     if rank.meter is not None and rank.meter.provenance == "modelled" and rank.meter.reason.startswith("auto: "):
         notes.append(f"energy.meter {rank.meter.reason}")  # nobody asked for a model
+    if supply.sensor is not None and rank.meter is not None and rank.meter.source not in supply.calibrated:
+        notes.append(f"energy.profile was calibrated with {supply.calibrated}; this meter is {rank.meter.source}")
     if not rank.distributed:
         notes.append("never initialised torch.distributed: audited by itself, without collectives")
     notes += [f"{where}: {message}" for where, message in tables["faults"].iter_rows()]

@@ -21,7 +21,7 @@ OperatorKey = Literal["layer_norm", "tiny_copy", "memory_bound", "attention", "m
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Watts(_Strict):

@@ -31,7 +31,7 @@ class Sensor(BaseModel):
         gain: reading over true mean; 1 where nobody has compared it with a reference.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = ""
     period_s: float = Field(gt=0)

@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -328,7 +329,7 @@ def solo_runs(bed: Bed) -> None:
     """Replay against a run of 8 s of nothing else, by the energy counter from tick to tick."""
     gpu = bed.needs_gpu()
     for name, ask in table_4(bed).items():
-        with Bench([gpu]) as bench, MeterWatch([NvmlMeter(gpu)]) as watch:
+        with closing(NvmlMeter(gpu)) as meter, Bench([gpu]) as bench, MeterWatch([meter]) as watch:
             bench.ask("operator", **ask)
             arm = OneArm(bench)
             arm.run(1.0 * bed.scale)

@@ -9,6 +9,7 @@ import pytest
 
 from magneton_dist.energy.accounting import Supply, account
 from magneton_dist.meters import load_profile
+from magneton_dist.meters.sensor import Sensor
 from magneton_dist.records.manifest import MeterUsed, RankRun
 from magneton_dist.records.schema import POWER, TABLES
 from magneton_dist.timeline.arrivals import join_arrivals, own_arrivals
@@ -41,6 +42,21 @@ def test_why_a_model_stands_in_for_a_meter_is_noted(reason: str, notes: tuple[st
     rank, window = RankRun(0, 0, "a", device="GPU-0", meter=meter), Window(0, 10 * MS, None)
     supply = Supply(load_profile("h200"), POWER.empty())
     assert account(rank, made, joined.of(0), window, supply).summary.notes == notes
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "notes"),
+    [("GPU-1, NVML of an H200", []),
+     ("GPU-9, NVML of an A100", ["calibrated with GPU-9, NVML of an A100; this meter is NVML of an H200"])],
+)  # fmt: skip
+def test_a_profile_of_another_meter_is_noted(calibrated: str, notes: list[str]) -> None:
+    meter, made = MeterUsed("nvml", "measured", "NVML of an H200", "GPU-0"), tables("kernels")
+    joined = join_arrivals([own_arrivals(made["collectives"], 0)], {})
+    rank, window = RankRun(0, 0, "a", device="GPU-0", meter=meter), Window(0, 10 * MS, None)
+    sensor = Sensor(name="nvml-instant", period_s=0.1, window_s=0.025)
+    supply = Supply(None, POWER.empty(), sensor=sensor, calibrated=calibrated)
+    said = account(rank, made, joined.of(0), window, supply).summary.notes
+    assert [note.removeprefix("energy.profile was ") for note in said if "energy.profile" in note] == notes
 
 
 def test_a_collective_whose_peers_are_not_known_is_exposed_all_the_same() -> None:

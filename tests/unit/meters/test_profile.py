@@ -127,6 +127,8 @@ def test_corners_are_all_combinations_of_the_ends(tmp_path):
         ({"watts": {"wait": {"nominal": 1, "low": 2, "high": 3, "source": "s"}}}, "low 2"),
         ({"watts": {"wait": {"nominal": 0, "low": 0, "high": 3, "source": "s"}}}, "greater than 0"),
         ({"watts": {"wiat": {"nominal": 1, "low": 1, "high": 1, "source": "s"}}}, "wiat"),
+        ({"watts": {"wait": {"nominal": 1, "low": 1, "high": float("inf"), "source": "s"}}}, "finite number"),
+        ({"sensor": {"period_s": float("inf"), "window_s": 0.1}}, "finite number"),
         ({"colour": "blue"}, "colour"),
         ({"caution": None}, "caution"),
         ({"names": "A(100"}, "no regular expression"),
