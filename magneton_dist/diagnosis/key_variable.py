@@ -10,11 +10,12 @@ with a limit of time; one that crashes is an answer, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
+from magneton_dist.diagnosis.followed import Function, Level
 from magneton_dist.diagnosis.laboratory import OutOfTimeError
 from magneton_dist.diagnosis.native.slices import BRANCH, RETURN
 from magneton_dist.diagnosis.read_set import asked_as
@@ -28,7 +29,6 @@ MOST_CALLS = 6  # of one function, that are looked into for the one that parts
 _CONTEXT = "at::Context::"
 _SHOWN = 100  # characters of a C++ name
 _ALL_BITS = (1 << 64) - 1
-_Function = tuple[str, int, str]  # library, offset, name
 
 
 class _StoppedError(Exception):
@@ -86,71 +86,13 @@ def key_variable(trial: Trial) -> KeyVariable:
     return search.found
 
 
-@dataclass(frozen=True)
-class _Level:
-    """A function that was followed, one time that it was entered, in both worlds.
-
-    Attributes:
-        function: which.
-        sides: fields of `steps.Entered`, in world A and in B.
-        place: of the call to it among the steps of the function above; arguments: of that call, in A and in B.
-    """
-
-    function: _Function
-    sides: tuple[Mapping[str, Any], Mapping[str, Any]]
-    place: int = 0
-    arguments: tuple[Sequence[int], Sequence[int]] = ((), ())
-
-    @property
-    def common(self) -> int:
-        """Steps that both do alike, calling the same functions."""
-        a, b = (side["steps"] for side in self.sides)
-        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
-        for one, other in zip(*(side["calls"] for side in self.sides), strict=False):
-            if one[0] >= alike or other[0] >= alike:
-                break
-            if one[1:3] != other[1:3]:
-                return int(one[0]) + 1  # an indirect call
-        return alike
-
-    @property
-    def parts(self) -> bool:
-        """Do the worlds go different ways in it?"""
-        (a, b), common = (side["steps"] for side in self.sides), self.common
-        return common < max(len(a), len(b)) or any(x[1:3] != y[1:3] for x, y in self._calls())
-
-    def _calls(self) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
-        """Calls that both do in their common steps."""
-        common = self.common
-        pairs = zip(*(side["calls"] for side in self.sides), strict=False)
-        return ((one, other) for one, other in pairs if one[0] == other[0] < common)
-
-    def returned(self) -> dict[str, tuple[int | None, int | None]]:
-        """Place of a call among the steps -> what it returned in either world."""
-        return {str(one[0]): (one[5], other[5]) for one, other in self._calls() if one[1:3] == other[1:3]}
-
-    def number_at(self, place: int) -> int:
-        """Number of the call at this place among the steps."""
-        return next(number for number, call in enumerate(self.sides[0]["calls"]) if call[0] == place)
-
-    def differs(self, argument: int, mask: int) -> bool:
-        """Are these bits of an argument others in A than in B?"""
-        pairs = list(zip(*self.arguments, strict=True))[argument : argument + 1]
-        return any((one ^ other) & mask for one, other in pairs)
-
-    def calls_to(self, functions: Sequence[_Function]) -> list[int]:
-        """Numbers of those of its common calls that are of these functions."""
-        wanted = [(library, start) for library, start, _ in functions]
-        return [number for number, (one, _) in enumerate(self._calls()) if tuple(one[1:3]) in wanted]
-
-
 class _Search:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._worlds = frozenset[int](), frozenset(range(len(trial.factors)))
         self._end_s = time.monotonic() + LIMIT_S
-        self._root: _Function = ("", 0, "")
-        self._above: list[_Function] = []  # functions on the stack above the root, outermost first
+        self._root: Function = ("", 0, "")
+        self._above: list[Function] = []  # functions on the stack above the root, outermost first
         self.found = KeyVariable()
 
     def run(self) -> None:
@@ -166,7 +108,7 @@ class _Search:
             raise _StoppedError("both worlds do the same instructions there")
         self._back(path, level)
 
-    def _back(self, path: list[int], level: _Level) -> None:
+    def _back(self, path: list[int], level: Level) -> None:
         """From the branch to the value that decides it, through the functions that return it or hand it over."""
         levels, mask = [level], _ALL_BITS
         want: str | int = BRANCH
@@ -206,7 +148,7 @@ class _Search:
                 raise _StoppedError(f"what decides {_short(level.function[2])} cannot be followed further")
         raise _StoppedError(f"not within {MOST_LEVELS} functions")
 
-    def _caller(self, path: list[int], level: _Level) -> tuple[list[int], list[_Level]]:
+    def _caller(self, path: list[int], level: Level) -> tuple[list[int], list[Level]]:
         """The function that called the root and the root as it called it; that function alone if the worlds part there.
 
         Raises:
@@ -225,12 +167,12 @@ class _Search:
             raise _StoppedError(f"what {_short(inner[2])} is handed cannot be followed further")
         return [parting], [callers[parting]]
 
-    def _entered(self) -> list[_Level]:
+    def _entered(self) -> list[Level]:
         """The root, each time that it is entered."""
         sides = [self._ask(flipped, "steps", self._steps([])) for flipped in self._worlds]
-        return [_Level(self._root, pair) for pair in zip(*(side["entered"] for side in sides), strict=False)]
+        return [Level(self._root, pair) for pair in zip(*(side["entered"] for side in sides), strict=False)]
 
-    def _is_setting(self, level: _Level, number: int) -> bool:
+    def _is_setting(self, level: Level, number: int) -> bool:
         one, other = (side["calls"][number] for side in level.sides)
         if not one[3].startswith(_CONTEXT):
             return False
@@ -239,12 +181,12 @@ class _Search:
         self.found.answers = one[5] & 0xFF, other[5] & 0xFF
         return True
 
-    def _deviation(self) -> tuple[_Function, list[_Function], list[_Function]]:
+    def _deviation(self) -> tuple[Function, list[Function], list[Function]]:
         """The last function in common on the way to the first launch that differs; the ways on from there."""
         worlds = []
         for flipped in self._worlds:
             said = self._ask(flipped, "launches", True)
-            functions: list[_Function] = [(library, start, name) for library, start, name in said["functions"]]
+            functions: list[Function] = [(library, start, name) for library, start, name in said["functions"]]
             worlds.append([[functions[number] for number in stack] for stack in said["stacks"]])
         a, b = worlds
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
@@ -259,7 +201,7 @@ class _Search:
         self._above = one[: shared - 1]
         return one[shared - 1], one[shared:], other[shared:]
 
-    def _first_that_parts(self) -> tuple[list[int], _Level]:
+    def _first_that_parts(self) -> tuple[list[int], Level]:
         """The first time that the worlds part in the root; the first time at all where they do not."""
         levels = self._entered()
         if not levels:
@@ -267,7 +209,7 @@ class _Search:
         number = next((n for n, level in enumerate(levels) if level.parts), 0)
         return [number], levels[number]
 
-    def _inner(self, path: list[int], level: _Level, to: Sequence[_Function]) -> tuple[list[int], _Level] | None:
+    def _inner(self, path: list[int], level: Level, to: Sequence[Function]) -> tuple[list[int], Level] | None:
         """A function that both worlds call here on the way to what differs, if they part in it already."""
         for number in level.calls_to(to)[:MOST_CALLS]:
             inner = self._follow([*path, number], level, number)
@@ -275,14 +217,14 @@ class _Search:
                 return [*path, number], inner
         return None
 
-    def _follow(self, path: list[int], above: _Level, number: int) -> _Level:
+    def _follow(self, path: list[int], above: Level, number: int) -> Level:
         calls = [side["calls"][number] for side in above.sides]
         said = [self._ask(flipped, "steps", self._steps(path)) for flipped in self._worlds]
         if not all(side["entered"] and side["entered"][0]["steps"] for side in said):
             raise _StoppedError(f"{_short(calls[0][3] or 'a function without a name')} could not be followed")
         library, start, name = said[0]["function"]
         sides = said[0]["entered"][0], said[1]["entered"][0]
-        return _Level((library, start, name), sides, calls[0][0], (calls[0][4], calls[1][4]))
+        return Level((library, start, name), sides, calls[0][0], (calls[0][4], calls[1][4]))
 
     def _steps(self, path: list[int]) -> dict[str, Any]:
         return {"library": self._root[0], "start": self._root[1], "path": path}
@@ -299,10 +241,12 @@ class _Search:
 
 
 def _short(name: str) -> str:
-    """A C++ function without its arguments."""
-    depth = 0
+    """A C++ function without its arguments and, where it is a template, without what it returns."""
+    depth = begin = 0
     for place, character in enumerate(name):
         if character == "(" and depth == 0 and not name.startswith("(anonymous", place):
-            return name[:place][:_SHOWN]
+            return name[begin:place][:_SHOWN]
+        if character == " " and depth == 0:
+            begin = place + 1
         depth += (character in "<(") - (character in ">)")
-    return name[:_SHOWN]
+    return name[begin:][:_SHOWN]

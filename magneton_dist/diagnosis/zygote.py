@@ -98,7 +98,8 @@ def _in_child(question: Question) -> bytes:
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return json.dumps({"error": f"the process ended with {name}", "lost": True}).encode()
+        how = f"was ended after {question['limit_s']} s" if name == "SIGALRM" else f"ended with {name}"
+        return json.dumps({"error": f"the process {how}", "lost": True}).encode()
     return data or json.dumps({"error": "the process ended without an answer", "lost": True}).encode()
 
 

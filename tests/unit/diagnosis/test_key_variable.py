@@ -198,10 +198,13 @@ def test_without_a_disassembler_the_deviation_point_is_still_told(tmp_path: Path
 
 def test_in_words():
     key = KeyVariable(
-        "at::native::f(at::Tensor const&)", ["at::native::f(at::Tensor const&)", "g<(X)1>(int)"], "setting",
+        "at::native::f(at::Tensor const&)",
+        ["at::native::f(at::Tensor const&)", "if<(A<b, c>), bool>::type n::(anonymous namespace)::g<(X)1>(int)"],
+        "setting",
         getter="userEnabledMkldnn", answers=(1, 0),
     )  # fmt: skip
     assert key.lines("aten.mm.default", ("join", "early")) == [
         "deviation point: aten.mm.default parts in at::native::f",
-        "key variable: at::native::f <- g<(X)1> <- at::Context::userEnabledMkldnn: 1 as in join, 0 as in early",
+        "key variable: at::native::f <- n::(anonymous namespace)::g<(X)1> <- at::Context::userEnabledMkldnn: 1 as in "
+        "join, 0 as in early",
     ]

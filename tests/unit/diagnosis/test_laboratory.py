@@ -190,6 +190,11 @@ def test_no_process_is_left_when_one_is_interrupted_while_it_starts(monkeypatch:
     assert ended == [-signal.SIGKILL]
 
 
+def test_a_call_that_takes_too_long_is_ended_and_said(laboratory: Laboratory):
+    found = laboratory.ask(ENVIRONMENT, {**QUESTION, "call": PRODUCT.described(), "repeat_s": 60.0}, limit_s=1.0)
+    assert found == {"error": "the process was ended after 1 s", "lost": True}
+
+
 def test_fresh_processes_are_those_that_end_when_memory_runs_out(laboratory: Laboratory):
     ask(laboratory)
     (zygote,) = laboratory._zygotes.values()
