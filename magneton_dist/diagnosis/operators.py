@@ -7,6 +7,7 @@ flipped on its own: first it counts which kernels run, then how long they take.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from statistics import median
@@ -25,7 +26,7 @@ from magneton_dist.diagnosis.factors import (
 from magneton_dist.diagnosis.fixes import fix_text, statement
 from magneton_dist.diagnosis.joules import flip_joules
 from magneton_dist.diagnosis.key_variable import KEY_VARIABLE, key_variable
-from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.layers import Layers
 from magneton_dist.diagnosis.optimizers import GROUP
 from magneton_dist.diagnosis.pairs import Pair, candidates
@@ -177,7 +178,9 @@ class Investigation:
         if proof.verdict is Verdict.ALIKE:
             self._tell(f"counterfactual: the kernels of {operator} differ from process to process")
             return False
-        times = interleaved_seconds(trial, FLIPPED_ROUNDS)
+        times: tuple[list[float], list[float]] = [], []
+        with suppress(OutOfTimeError):  # the proof counts without them; what comes next says that time is over
+            times = interleaved_seconds(trial, FLIPPED_ROUNDS)
         chosen = [trial.factors[number] for number in proof.factors]
         agreeing = layers.agreeing(chosen) + self._key_variable(trial, operator, layers, chosen)
         self._conclude(proof, trial, [median(of_side) if of_side else None for of_side in times], agreeing)
@@ -233,12 +236,19 @@ class Investigation:
             if factor.with_it:
                 self._tell(f"{factor.name} sets with it: {_listed([name for name, _, _ in factor.with_it])}")
         self._tell(self._in_words(proof, trial, names))
-        a, b = (seconds or 0.0 for seconds in times)
-        cheap_side = self._names.index(self._cheap) if self._cheap else int(b < a)
         flips = chosen[:1] if proof.verdict is Verdict.EITHER else chosen
-        self.found.fix = fix_text(flips, cheap_side, self._names, self._where)
+        cheap_side = self._cheap_side(times)
+        if cheap_side is not None:
+            self.found.fix = fix_text(flips, cheap_side, self._names, self._where)
         if proved and self._meter:
             self._add_joules(trial, proof, names)
+
+    def _cheap_side(self, times: Sequence[float | None]) -> int | None:
+        """Which variant needs less: 0 or 1; None where nobody said so and their calls were not timed."""
+        if self._cheap:
+            return self._names.index(self._cheap)
+        a, b = times
+        return None if a is None or b is None else int(b < a)
 
     def _add_joules(self, trial: Trial, proof: Proof, names: list[str]) -> None:
         """What flipping the cause alone changes in the joules of one call."""

@@ -10,7 +10,8 @@ import pytest
 from magneton_dist.diagnosis import operators
 from magneton_dist.diagnosis.calls import Call, Tensor
 from magneton_dist.diagnosis.factors import Factor
-from magneton_dist.diagnosis.laboratory import Laboratory
+from magneton_dist.diagnosis.key_variable import KeyVariable
+from magneton_dist.diagnosis.laboratory import Laboratory, OutOfTimeError
 from magneton_dist.diagnosis.operators import Investigation
 from magneton_dist.diagnosis.pairs import Pair
 from magneton_dist.diagnosis.prove import Proof, Verdict
@@ -21,13 +22,15 @@ DDP = "ddp.find_unused_parameters"
 FULL = "fsdp.reshard_after_forward"
 
 
-def investigation(monkeypatch: pytest.MonkeyPatch, a: dict[str, str], b: dict[str, str]) -> Investigation:
+def investigation(
+    monkeypatch: pytest.MonkeyPatch, a: dict[str, str], b: dict[str, str], cheap: str | None = "b"
+) -> Investigation:
     """Of two sides that make the same call, with these settings."""
     monkeypatch.setattr(operators, "candidates", lambda *_: [Pair(CALL, CALL, 0.1)])
     monkeypatch.setattr(operators, "parting", lambda *_: None)
     one, other = (SimpleNamespace(name=name, settings=settings) for name, settings in (("a", a), ("b", b)))
     sides: Any = (one, other)
-    return Investigation(sides, "b", Laboratory(60.0), {}, ())
+    return Investigation(sides, cheap, Laboratory(60.0), {}, ())
 
 
 def test_arguments_of_wrappers_are_named_with_their_values_and_not_called_a_cause(monkeypatch: pytest.MonkeyPatch):
@@ -50,6 +53,15 @@ class Trial:
 
     def signature(self, _: object) -> Signature:
         return Signature(("aten::relu",))
+
+
+class DifferentKernels(Trial):
+    """Its kernels are others once torch.x is flipped."""
+
+    def signature(self, flipped: Any) -> Signature:
+        return Signature(("aten::relu", "aten::copy_") if 0 in flipped else ("aten::relu",))
+
+    behaves = signature
 
 
 def test_times_name_only_what_they_prove_and_what_was_not_flipped_is_not_cleared(monkeypatch: pytest.MonkeyPatch):
@@ -92,3 +104,22 @@ def test_what_is_not_proved_says_how_far_it_goes(
     assert made.found.cause is not None
     assert (made.found.proof, made.found.cause.name, made.found.fix) == ("consistent", name, fix)
     assert made.found.lines == [f"consistent, not proved: {line}"]
+
+
+def test_a_proof_counts_although_no_time_is_left_for_times_and_no_side_is_guessed(monkeypatch: pytest.MonkeyPatch):
+    def over(*_: object) -> None:
+        raise OutOfTimeError("over")
+
+    layers = SimpleNamespace(lines=[], order=list, agreeing=lambda _: [], judged=lambda *_: None)
+    monkeypatch.setattr(operators, "Trial", DifferentKernels)
+    monkeypatch.setattr(operators, "together", lambda trial, factors: factors)
+    monkeypatch.setattr(operators, "Layers", lambda *_: layers)
+    monkeypatch.setattr(operators, "key_variable", lambda _: KeyVariable(error="over", ran=False))
+    monkeypatch.setattr(operators, "interleaved_seconds", over)
+    settings = {f"torch.{name}": "1" for name in "xyz"}, {f"torch.{name}": "2" for name in "xyz"}
+    for cheap, fix in (("b", "In a: `torch.x = 2`, as in b."), (None, "")):
+        made = investigation(monkeypatch, *settings, cheap)
+        found = made.run()
+        assert found.cause is not None
+        assert (found.proof, found.cause.name, found.cause.seconds, found.fix) == ("proved", "torch.x", {}, fix)
+        assert "key variable: could not run: over" in found.lines
