@@ -47,15 +47,18 @@ def test_a_place_that_is_not_reached_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_left_of_a_job_that_leaves_others_behind(tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_job_that_leaves_others_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell of rank 0 starts a process in a session of its own, which the shell does not wait for."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     made = job(tmp_path, "b", "{run_dir}")
     line = f"setsid sleep 977 & echo $! > {tmp_path}/pid"
     script = Path(str(made.script))
     script.write_text(f"import subprocess; subprocess.run({line!r}, shell=True)\n{JOB}")
     lines_of("b", made, 1, Watched(str(script), "chosen", None, 9), 120.0)
     assert not is_alive(int((tmp_path / "pid").read_text()))
-    assert not list(Path(tempfile.gettempdir()).glob("magneton-lines-*"))
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("other", [{"command": ("srun", "x")}, {"torchrun": Torchrun(nnodes=2)}])
