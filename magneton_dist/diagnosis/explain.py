@@ -112,7 +112,8 @@ def explained_region(
     times = found.cause.seconds if found.cause is not None else {}
     hungry, cheap = (f(times, key=times.__getitem__, default=region.baseline) for f in (max, min))
     more_s = times[hungry] - times[cheap] if times else 0.0
-    told_apart = f"what makes its calls differ is {'proved' if found.proof == 'proved' else 'not proved'}"
+    proved = found.proof == "proved"
+    told_apart = "what makes its calls differ is proved" if proved else "nothing was proved to make its calls differ"
     if len(times) == 2 and times[hungry] < LEAST_RATIO * times[cheap]:
         told_apart = f"made again in fresh processes, its calls' times are less than {LEAST_RATIO:g}x apart"
     elif len(times) == 2:

@@ -136,7 +136,7 @@ def test_what_was_proved_stays_when_it_is_looked_for_again(before, after, proof,
 @pytest.mark.parametrize(
     ("seconds", "title"),
     [
-        ({}, "mm: what makes its calls differ is not proved"),
+        ({}, "mm: nothing was proved to make its calls differ"),
         ({"a": 1.0}, "mm: what makes its calls differ is proved"),
         ({"a": 1.0, "b": 1.05}, "mm: made again in fresh processes, its calls' times are less than 1.1x apart"),
         ({"a": 1.0, "b": 2.0}, "mm: b takes 2.0x the time of a for one call, made again in fresh processes"),
