@@ -253,7 +253,9 @@ def _sharding(module: torch.nn.Module) -> Iterator[Knob]:
                 yield name.lstrip("_"), _text(vars(module)[name])
     elif "FSDPModule" in kinds:
         state: Any = module._get_fsdp_state()  # type: ignore[operator]
-        for group in getattr(state, "_fsdp_param_groups", [])[:1]:
+        # torch 2.11 has one group a module
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in filter(None, groups[:1]):
             for name in _FULLY_SHARD_ARGUMENTS:
                 yield name, _text(getattr(group, name, None))
             yield "reshard_after_forward", str(getattr(group, "post_forward_mesh_info", None) is not None)
