@@ -6,8 +6,9 @@ import re
 
 import polars as pl
 
-from magneton_dist.importers.columns import NONE, Names
 from magneton_dist.importers.events import number
+from magneton_dist.importers.fields import NONE
+from magneton_dist.importers.names import Names
 from magneton_dist.records.schema import I64, STACKS
 
 DEEPEST_STACK = 128

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from magneton_dist.importers.columns import NONE, Columns, Comm
+from magneton_dist.importers.columns import Columns, Comm
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import ProcessGroup, number
+from magneton_dist.importers.fields import NONE
 from magneton_dist.records.schema import COLLECTIVES, I64, STR
 
 # A name of the profiler, an annotation or a kernel, without signs -> the c10d operator; the first that fits.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from magneton_dist.importers.events import Args, Event, Scalar, number
+from magneton_dist.importers.events import Args, Event, number
+from magneton_dist.importers.fields import MOST_ELEMENTS, NONE, below, first_input, ids, ranks, sm_ppm, times
+from magneton_dist.importers.names import Matching, Names
 
 Ints = NDArray[np.int64]
 Whole = NDArray[np.signedinteger[Any]]
@@ -33,69 +34,15 @@ ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:|enumerate
 LOADER = r"^enumerate\(DataLoader\)"
 SYNCHRONISES = re.compile(r"^(cuda|hip|musa)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize")
 COMMS = "record_param_comms"
-MOST_NAME = 4096  # characters of a name that are kept
-MOST_ELEMENTS = 1 << 56  # of a payload: more bytes than a 64-bit number counts would be none
 MOST_TIME_US = 4e15  # since 1970: the year 2096
 MERGED = 64  # batches; what is freed in many small pieces is not given back to the system
-NONE = -1  # of an id that an event does not give; ids are not negative
 KINDS = ("kernel", "memcpy", "memset", "collective")
 NO_ARGS = Args()
 _NAME, _PID, _TID, _THREAD = attrgetter("name"), attrgetter("pid"), attrgetter("tid"), attrgetter("pid", "tid")
 _TS, _DUR = attrgetter("ts"), attrgetter("dur")
 _CORRELATION, _EXTERNAL, _DEVICE, _STREAM = map(attrgetter, ("correlation", "external_id", "device", "stream"))
-_NODE, _BLOCKS, _OPERATOR = map(attrgetter, ("graph_node", "blocks_per_sm", "operator"))
+_NODE, _OPERATOR = map(attrgetter, ("graph_node", "operator"))
 _PYTHON, _PARENT = attrgetter("python_id"), attrgetter("python_parent")
-
-
-class _Numbers(dict[object, int]):
-    """Numbers what it is asked for, in the order of the first time."""
-
-    def __missing__(self, key: object) -> int:
-        self[key] = number_ = len(self)
-        return number_
-
-
-class Names:
-    """Texts by number, each kept once."""
-
-    def __init__(self) -> None:
-        self._ids = _Numbers()
-        self._texts = pl.Series(dtype=pl.String)
-
-    def ids(self, texts: Iterable[object]) -> Ints:
-        """The numbers of `texts`."""
-        return np.fromiter(map(self._ids.__getitem__, texts), np.int64)
-
-    def known(self) -> list[Any]:
-        """What was given, in order of the numbers."""
-        return list(self._ids)
-
-    def texts(self) -> list[str]:
-        """The texts in order of their numbers."""
-        return [str(t)[:MOST_NAME] for t in self._ids]
-
-    def column(self, ids: pl.Expr) -> pl.Expr:
-        """The texts of a column of these numbers."""
-        if len(self._texts) < len(self._ids):
-            self._texts = pl.Series(self.texts(), dtype=pl.String)
-        return pl.lit(self._texts).gather(ids)
-
-
-class Matching:
-    """Which names a pattern fits; each name is looked at once."""
-
-    def __init__(self, pattern: re.Pattern[str]) -> None:
-        self._pattern = pattern
-        self._known: dict[int, bool] = {}
-
-    def __call__(self, ids: Ints, texts: Sequence[object]) -> Bools:
-        """For each event, by the numbers and texts of their names."""
-        distinct, first = np.unique(ids, return_index=True)
-        for number_, row in zip(distinct.tolist(), first.tolist(), strict=True):
-            if number_ not in self._known:
-                self._known[number_] = self._pattern.search(str(texts[row])) is not None
-        fits = np.array([self._known[n] for n in distinct.tolist()], np.bool_)
-        return fits[np.searchsorted(distinct, ids)]
 
 
 class Rows:
@@ -186,15 +133,15 @@ class Columns:
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
             names, thread = list(map(_NAME, events)), self._thread(events)
-            self.launches.add(start, end, _ids(_CORRELATION, args), thread)
+            self.launches.add(start, end, ids(_CORRELATION, args), thread)
             waits = self._synchronises(self.names.ids(names), names)
             self.syncs.add(start[waits], end[waits], thread[waits])
         elif category == "python_function":
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
             name = self.names.ids(map(_NAME, events))
-            ids, parents = _ids(_PYTHON, args), _ids(_PARENT, args)
-            self.functions.add(start, end, name, self._thread(events), ids, parents)
+            python, parents = ids(_PYTHON, args), ids(_PARENT, args)
+            self.functions.add(start, end, name, self._thread(events), python, parents)
         elif category in MARKED:
             self._add_host(category, events)
 
@@ -208,11 +155,11 @@ class Columns:
         if kind == "kernel" and events:
             for row in np.flatnonzero(self._collective(name, names)).tolist():
                 kinds[row], comm[row] = KINDS.index("collective"), self._comm(args[row])
-        device, stream = _ids(_DEVICE, args), _ids(_STREAM, args)
-        device = np.where(device == NONE, _ids(_PID, events), device) if (device == NONE).any() else device
-        stream = np.where(stream == NONE, _ids(_TID, events), stream) if (stream == NONE).any() else stream
-        correlation, external = _ids(_CORRELATION, args), _ids(_EXTERNAL, args)
-        held, node, called = _sm_ppm(args), _ids(_NODE, args), _ids(_OPERATOR, args)
+        device, stream = ids(_DEVICE, args), ids(_STREAM, args)
+        device = np.where(device == NONE, ids(_PID, events), device) if (device == NONE).any() else device
+        stream = np.where(stream == NONE, ids(_TID, events), stream) if (stream == NONE).any() else stream
+        correlation, external = ids(_CORRELATION, args), ids(_EXTERNAL, args)
+        held, node, called = sm_ppm(args), ids(_NODE, args), ids(_OPERATOR, args)
         self.device.add(start, end, kinds, name, stream, device, correlation, external, comm, node, held, called)
 
     def _add_host(self, category: str, events: list[Event]) -> None:
@@ -228,7 +175,7 @@ class Columns:
                 comm[row] = self._comm(args[row])
         self.marks.add(start[annotated], end[annotated], name[annotated], thread[annotated], comm[annotated])
         if category in OPERATORS:
-            external = _ids(_EXTERNAL, args)
+            external = ids(_EXTERNAL, args)
             stack = np.full(len(events), NONE)
             written = [row for row, a in enumerate(args) if a.call_stack]
             stack[written] = self.call_stacks.ids([args[row].call_stack for row in written])
@@ -237,7 +184,7 @@ class Columns:
 
     def _timed(self, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
         """The events with sound times, their starts and ends in ns; the others are counted."""
-        ts, dur = _times(_TS, events), _times(_DUR, events)
+        ts, dur = times(_TS, events), times(_DUR, events)
         sound = np.abs(ts) + np.abs(dur) < MOST_TIME_US
         kept = sound & (dur >= 0)
         if not kept.all():
@@ -260,18 +207,18 @@ class Columns:
 
     def _comm(self, args: Args) -> int:
         """Remember what `args` tell about a collective; `NONE` where that is nothing."""
-        elements, dtype = _below(MOST_ELEMENTS, args.elements), args.dtype if isinstance(args.dtype, str) else None
+        elements, dtype = below(MOST_ELEMENTS, args.elements), args.dtype if isinstance(args.dtype, str) else None
         if elements is None:
-            elements, dtype = _first_input(args)
+            elements, dtype = first_input(args)
         if args.collective is None and args.group is None and elements is None:
             return NONE
         op = str(args.collective) if args.collective else None
         peer = {"send": args.destination, "recv": args.source}.get(op or "", args.root)
         group = str(args.group) if args.group is not None else None
-        size, first, stride = (_below(1 << 31, v) for v in (args.group_size, args.first_rank, args.rank_stride))
-        ranks = _ranks(args.group_ranks)
+        size, first, stride = (below(1 << 31, v) for v in (args.group_size, args.first_rank, args.rank_stride))
+        members = ranks(args.group_ranks)
         self.comms.append(
-            Comm(op, group, ranks, size, first, stride, elements, dtype, number(args.seq), _below(1 << 31, peer))
+            Comm(op, group, members, size, first, stride, elements, dtype, number(args.seq), below(1 << 31, peer))
         )
         return len(self.comms) - 1
 
@@ -283,64 +230,3 @@ def _narrow(column: Whole) -> Whole:
         if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
             return column.astype(kind)
     return column
-
-
-def _times(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Floats:
-    """Times in µs, or other numbers; NaN where one is none."""
-    try:
-        return np.fromiter(map(of, events), np.float64, len(events))
-    except (TypeError, ValueError, OverflowError):
-        values = map(of, events)
-        return np.array([v if isinstance(v, (int, float)) and abs(v) < 1e300 else np.nan for v in values])
-
-
-def _ids(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Ints:
-    """Ids as integers; `NONE` where one is none."""
-    try:
-        found = np.fromiter(map(of, events), np.int64, len(events))
-    except (TypeError, ValueError, OverflowError):
-        found = np.array([_id(value) for value in map(of, events)], np.int64)
-    return np.maximum(found, NONE)
-
-
-def _sm_ppm(args: Sequence[Args]) -> Ints:
-    """Millionths of the device's SMs that the blocks of each can hold at once; `NONE` where nothing says it."""
-    blocks = _times(_BLOCKS, args)
-    known = (blocks > 0) & np.isfinite(blocks)
-    return np.where(known, np.rint(1e6 * np.minimum(1.0, np.where(known, blocks, 0.0))), NONE).astype(np.int64)
-
-
-def _id(value: object) -> int:
-    found = number(value)
-    return NONE if found is None or found < 0 else found
-
-
-def _below(most: int, value: object) -> int | None:
-    """`value` as a count or rank below `most`; None where it cannot be one."""
-    found = number(value)
-    return found if found is not None and 0 <= found < most else None
-
-
-def _ranks(value: str | list[int | float | str | None] | None) -> list[int] | None:
-    """Ranks of a group; None where the list is not there or was shortened ("[0, 1, ..., 7]")."""
-    if isinstance(value, str):
-        if "..." in value:
-            return None
-        value = [*re.findall(r"\d+", value)]
-    ranks = [number(v) for v in value or ()]
-    return [r for r in ranks if r is not None] or None
-
-
-def _first_input(args: Args) -> tuple[int | None, str | None]:
-    """Elements and type of the first tensor of an annotation (`Input Dims`, `Input type`)."""
-    try:
-        dims = msgspec.json.decode(args.dims, type=list[list[int]]) if args.dims else []
-        types = msgspec.json.decode(args.types, type=list[str]) if args.types else []
-    except msgspec.MsgspecError:
-        return None, None
-    if not dims or not dims[0] or not types or not types[0]:
-        return None, None
-    elements = 1
-    for length in dims[0]:
-        elements *= length
-    return _below(MOST_ELEMENTS, elements), types[0]

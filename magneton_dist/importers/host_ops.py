@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from magneton_dist.importers.columns import Names
+from magneton_dist.importers.names import Names
 from magneton_dist.records.schema import ACTIVITIES, I64
 
 # they issue a collective or wait for one, which is no computing

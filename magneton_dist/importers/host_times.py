@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from magneton_dist.importers.columns import NONE
+from magneton_dist.importers.fields import NONE
 from magneton_dist.importers.steps import step_of
 from magneton_dist.timeline.intervals import before, intervals, union
 

@@ -15,10 +15,11 @@ from magneton_dist.errors import RecordError
 from magneton_dist.importers import calls, host_times
 from magneton_dist.importers.bytestream import DO
 from magneton_dist.importers.call_stacks import Stacks
-from magneton_dist.importers.columns import KINDS, LOADER, NONE, Columns, Ints
+from magneton_dist.importers.columns import KINDS, LOADER, Columns, Ints
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
+from magneton_dist.importers.fields import NONE
 from magneton_dist.importers.host_ops import computing
 from magneton_dist.importers.steps import step_of, steps_of
 from magneton_dist.records.host_times import HOST_TIMES

@@ -1,0 +1,67 @@
+"""Texts by number, and which of them a pattern fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+MOST_NAME = 4096  # characters of a name that are kept
+
+
+class _Numbers(dict[object, int]):
+    """Numbers what it is asked for, in the order of the first time."""
+
+    def __missing__(self, key: object) -> int:
+        self[key] = number_ = len(self)
+        return number_
+
+
+class Names:
+    """Texts by number, each kept once."""
+
+    def __init__(self) -> None:
+        self._ids = _Numbers()
+        self._texts = pl.Series(dtype=pl.String)
+
+    def ids(self, texts: Iterable[object]) -> Ints:
+        """The numbers of `texts`."""
+        return np.fromiter(map(self._ids.__getitem__, texts), np.int64)
+
+    def known(self) -> list[Any]:
+        """What was given, in order of the numbers."""
+        return list(self._ids)
+
+    def texts(self) -> list[str]:
+        """The texts in order of their numbers."""
+        return [str(t)[:MOST_NAME] for t in self._ids]
+
+    def column(self, ids: pl.Expr) -> pl.Expr:
+        """The texts of a column of these numbers."""
+        if len(self._texts) < len(self._ids):
+            self._texts = pl.Series(self.texts(), dtype=pl.String)
+        return pl.lit(self._texts).gather(ids)
+
+
+class Matching:
+    """Which names a pattern fits; each name is looked at once."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, ids: Ints, texts: Sequence[object]) -> Bools:
+        """For each event, by the numbers and texts of their names."""
+        distinct, first = np.unique(ids, return_index=True)
+        for number_, row in zip(distinct.tolist(), first.tolist(), strict=True):
+            if number_ not in self._known:
+                self._known[number_] = self._pattern.search(str(texts[row])) is not None
+        fits = np.array([self._known[n] for n in distinct.tolist()], np.bool_)
+        return fits[np.searchsorted(distinct, ids)]
