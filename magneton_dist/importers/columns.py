@@ -20,7 +20,6 @@ from magneton_dist.importers.names import Matching, Names
 Ints = NDArray[np.int64]
 Whole = NDArray[np.signedinteger[Any]]
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 # Categories of all generations of the profiler, in lower case.
 DEVICE = {
