@@ -111,12 +111,16 @@ class Meter(Protocol):
 class Sampler(Protocol):
     """Polls a meter; see `magneton_dist.meters.sampler`."""
 
-    faults: list[str]
     throttled: list[str]
     shared: str
     unmonitored: str
     temperature_c: tuple[float, float] | None
     power_cap_w: float | None
+
+    @property
+    def faults(self) -> list[str]:
+        """Why readings failed."""
+        ...
 
     @property
     def meter(self) -> Meter:
