@@ -148,7 +148,7 @@ def bar_charts(audit: Audit) -> tuple[Values, list[Values]]:
             _bar(f"rank {number}", _amounts(by_rank[number], joules=joules), rank_scale, unit, kind)
             for number in worst if number in by_rank
         ]
-        more = f"{hidden:,} ranks hidden: those shown waste most." if hidden else ""
+        more = f"{hidden:,} ranks hidden: those shown waste most, or a finding names them alone." if hidden else ""
         below = f"{more} {idle_sentence(variant)}".strip()
         groups.append({"title": one_line(name, 120), "bars": bars, "hidden": below})
     title = "Joules by state" if joules else "Seconds by state"

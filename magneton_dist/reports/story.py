@@ -192,16 +192,19 @@ def idle_sentence(variant: VariantResult) -> str:
 def worst_ranks(audit: Audit, most: int) -> tuple[list[int], int]:
     """At most `most` ranks, the same for every variant, and how many are left out.
 
-    In rank order if all fit; else those first that waste most in any variant: joules in shadow, then joules
-    in shadow and waits, then seconds in both.
+    In rank order if all fit; else those first that a finding names alone, as the one that all others wait for,
+    then those that waste most in any variant: joules in shadow, then joules in shadow and waits, then seconds in
+    both.
     """
+    named = {finding.ranks[0] for finding in audit.findings if len(finding.ranks) == 1}
     worst: dict[int, tuple[float, float, float]] = {}
     for result in audit.variants.values():
         for rank in result.ranks:
             worst[rank.rank] = max(_wasted(rank), worst.get(rank.rank, (0.0, 0.0, 0.0)))
     if len(worst) <= most:
         return sorted(worst), 0
-    return sorted(worst, key=lambda r: (*(-amount for amount in worst[r]), r))[:most], len(worst) - most
+    first = sorted(worst, key=lambda r: (r not in named, *(-amount for amount in worst[r]), r))
+    return first[:most], len(worst) - most
 
 
 def _wasted(rank: RankResult) -> tuple[float, float, float]:

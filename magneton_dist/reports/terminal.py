@@ -157,7 +157,7 @@ def _bars(audit: Audit, width: int, *, ascii_only: bool) -> Group:
         for rank in (by_rank[number] for number in worst if number in by_rank):
             lines.append(_bar(rank, scale, audit.energy_kind, joules=joules, ascii_only=ascii_only))
         if hidden:
-            lines.append(Text(f"  {hidden:,} more ranks, which waste less, are in audit.json", "dim"))
+            lines.append(Text(f"  {hidden:,} more ranks are in audit.json", "dim"))
         if idle := idle_sentence(result):
             lines.append(_indented(idle))
     used = {state for rank in ranks for state in _amounts(rank, joules=joules)}

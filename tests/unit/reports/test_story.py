@@ -99,6 +99,11 @@ def test_worst_ranks_come_first_and_only_when_not_all_fit(crowd, audit):
     worst, hidden = worst_ranks(crowd[0], 16)
     assert all(rank % 7 == 0 for rank in worst)
     assert (len(worst), hidden) == (16, 112)
+    # rank 5 burns little, but it is the one that all wait for
+    waits = replace(crowd[0].findings[0], kind="straggler-wait", ranks=[5])
+    worst, hidden = worst_ranks(replace(crowd[0], findings=[waits]), 16)
+    assert worst[0] == 5
+    assert all(rank % 7 == 0 for rank in worst[1:])
 
 
 def test_doubts_lead_with_failed_runs(troubled):
