@@ -68,8 +68,9 @@ def _mkl(line: str) -> str:
 
 
 def _profiled(call: Callable[[], Any], *, gpu: bool) -> tuple[list[str], list[str]]:
-    # not torch.profiler: it imports the compiler first, which takes seconds in every process
-    with torch.autograd.profiler.profile(use_device="cuda" if gpu else None) as profile:
+    # not torch.profiler: it imports the compiler first, which takes seconds in every process. Without Kineto this one
+    # times operators by CUDA events and knows no kernels.
+    with torch.autograd.profiler.profile(use_device="cuda" if gpu else None, use_kineto=gpu) as profile:
         call()
         if gpu:
             torch.cuda.synchronize()
