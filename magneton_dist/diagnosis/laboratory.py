@@ -1,4 +1,4 @@
-"""Fresh processes that answer questions: one zygote for each environment, one forked process for each question."""
+"""Fresh processes that answer questions: one zygote for each environment, which makes one for each question."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from magneton_dist.diagnosis.factors import Factor
 from magneton_dist.diagnosis.key_variable import KeyVariable
 from magneton_dist.diagnosis.knob_map import KnobMap, knob_map
+from magneton_dist.diagnosis.read_set import TOLD
 from magneton_dist.diagnosis.trial import Trial
 
 READ_SET, MAP = "read-set", "knob map"
@@ -17,7 +18,7 @@ class Layers:
     """Read-sets of a call in both worlds, and the map from settings to what is read.
 
     Attributes:
-        differing: getter -> its answers in A and in B, where they differ; None: not asked in that world.
+        differing: getter, or what a library is told by -> answers in A and in B, where they differ; None: not asked.
         lines: what the layers say, in words; also that one could not run, and why.
     """
 
@@ -34,12 +35,16 @@ class Layers:
             return
         self.differing = {g: (a.get(g), b.get(g)) for g in sorted(a | b) if a.get(g) != b.get(g)}
         if not self.differing:
-            asked = f"asks {len(a)} of torch's settings" if a else "asks none of torch's settings"
+            settings = a.keys() - {*TOLD}
+            asked = f"asks {len(settings)} of torch's settings" if settings else "asks none of torch's settings"
             self.lines.append(f"{READ_SET}: {operator} {asked}, with the same answers in both variants' worlds")
             return
-        told = "; ".join(f"{g} is {_shown(x)} as in {names[0]}, {_shown(y)} as in {names[1]}" for g, (x, y) in
-                         self.differing.items())  # fmt: skip
-        self.lines.append(f"{READ_SET}: {operator} asks at::Context: {told}")
+        libraries = self.differing.keys() - self._settings
+        for what, of in (("asks at::Context", self._settings), ("tells its libraries", libraries)):
+            told = "; ".join(f"{g} is {_shown(x)} as in {names[0]}, {_shown(y)} as in {names[1]}" for g, (x, y) in
+                             self.differing.items() if g in of)  # fmt: skip
+            if told:
+                self.lines.append(f"{READ_SET}: {operator} {what}: {told}")
         if any(factor.kind == "setting" for factor in self._factors):
             self._map = knob_map(trial, version("torch"))
 
@@ -55,7 +60,7 @@ class Layers:
         if not self.ran:
             return []
         if not settings:  # an argument or a variable: no setting's answer may differ
-            return [] if self.differing else [READ_SET]
+            return [] if self._settings else [READ_SET]
         if self._map is None or not all(self._mapped(factor) for factor in settings):
             return []
         return [READ_SET, MAP]
@@ -68,6 +73,11 @@ class Layers:
         if key.kind != "setting" or kinds == {"environment"} or (self._map is None and "setting" in kinds):
             return None
         return any(key.getter in self._getters(factor) for factor in chosen)
+
+    @property
+    def _settings(self) -> set[str]:
+        """Getters of torch's settings whose answers differ."""
+        return self.differing.keys() - {*TOLD}
 
     def _rank(self, factor: Factor) -> int:
         if factor.kind == "setting":

@@ -2,6 +2,7 @@
 
 Settings live in ``at::Context``, and every part of torch asks its getters through the global offset tables of torch's
 libraries. Here the slots of those tables are pointed at functions that note what was asked and hand the question on.
+On a GPU, what cuBLAS and cuDNN are told before a kernel is launched is noted, too: that decides, and is on no stack.
 x86-64 and ELF only. Runs in fresh processes only: whatever goes wrong ends with them. Standard library, numpy, torch.
 """
 
@@ -19,7 +20,10 @@ from typing import Any
 import numpy as np
 
 LIBRARIES = ("libtorch_cpu.so", "libtorch_python.so", "libtorch_cuda.so")
+# Calls that tell cuBLAS or cuDNN how to compute: their second argument says it. They take three at most.
+TOLD = ("cublasSetMathMode", "cublasLtMatmulDescCreate", "cudnnSetConvolutionMathType")
 _GETTER = re.compile(r"_ZNK2at7Context(\d+)(\w+)")
+_CONST_MEMBER = b"_ZNK2at7Context"
 # Getters that return through memory or take an object: their registers say nothing.
 _OPAQUE = ("sDPPriorityOrder", "allowTF32CuDNN", "float32MatmulPrecision", "SMCarveout", "getAccelerator")
 _BY_ARGUMENTS = "float32Precision"  # asked for a backend and an operation
@@ -38,6 +42,8 @@ class NotPossibleError(Exception):
 
 def read_set(call: Callable[[], Any]) -> dict[str, int]:
     """Getters that `call` asks, with their arguments if they have any, and the least byte of what they answer.
+
+    Those of `TOLD` that it calls are among them, with what they say.
 
     Raises:
         NotPossibleError: another processor, or libraries that are laid out otherwise.
@@ -87,10 +93,11 @@ class _Recorder:
         self._hooks: dict[str, Any] = {}
         self._kept: list[Any] = []
         self._patches: list[tuple[int, int, int]] = []  # address of the slot, what to put there, what was there
-        library = ctypes.CDLL(str(_torch_cpu()[0]))
+        _torch_cpu()
         for path, base in _loaded():
+            library = ctypes.CDLL(str(path))  # what it asks is in itself, or in what it depends on
             for symbol, offset in _slots(path):
-                name = _name(symbol)
+                name = symbol if symbol in TOLD else _name(symbol)
                 if not name or not hasattr(library, symbol):
                     continue
                 if symbol not in self._hooks:
@@ -119,7 +126,7 @@ class _Recorder:
 
         def asked(this: int, first: int, second: int) -> int:
             value = int(real(this, first, second))
-            self._asked[asked_as(name, first, second)] = value & 0xFF
+            self._asked[asked_as(name, first, second)] = (first & _WORD) if name in TOLD else (value & 0xFF)
             return value
 
         return kind(asked)
@@ -158,7 +165,9 @@ def _loaded() -> list[tuple[Path, int]]:
 
 
 def _slots(path: Path) -> Iterator[tuple[str, int]]:
-    """Symbols of getters that a library asks through a table, and the offset of their slot."""
+    """Symbols of getters, and of `TOLD`, that a library asks through a table, and the offset of their slot."""
+    told = tuple(f"{name}\0".encode() for name in TOLD)
+    longest = max(map(len, (_CONST_MEMBER, *told)))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         sections = _sections(data)
         symbols, strings = sections[".dynsym"], sections[".dynstr"]
@@ -172,7 +181,7 @@ def _slots(path: Path) -> Iterator[tuple[str, int]]:
             for offset, symbol in zip(table["offset"].tolist(), (table["info"] >> 32).tolist(), strict=True):
                 (place,) = struct.unpack_from("<I", data, symbols[0] + 24 * symbol)
                 begin = strings[0] + place
-                if data[begin : begin + 15] == b"_ZNK2at7Context":
+                if data[begin : begin + longest].startswith((_CONST_MEMBER, *told)):
                     yield data[begin : data.find(b"\0", begin)].decode(), offset
 
 

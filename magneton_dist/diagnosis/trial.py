@@ -19,7 +19,7 @@ from magneton_dist.diagnosis.snapshot import UNSET
 ROUNDS = 5  # fresh processes in which either variant is timed, in turn
 FLIPPED_ROUNDS = 3
 LEAST_RATIO = 1.1  # of times; as of regions
-_NOTHING: Mapping[str, Any] = {
+NOTHING: Mapping[str, Any] = {
     "settings": {}, "flips": [], "read": [], "getters": [], "call": None, "signature": False, "seconds": False,
     "read_set": False, "launches": False, "steps": None, "slice": None, "repeat_s": None,
 }  # fmt: skip
@@ -146,7 +146,7 @@ class Trial:
     def _ask(
         self, wanted: Mapping[str, Any], environment: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
     ) -> dict[str, Any]:
-        question = {**_NOTHING, "settings": self._settings, **wanted}
+        question = {**NOTHING, "settings": self._settings, **wanted}
         return self._laboratory.ask(self._environment if environment is None else environment, question, limit_s)
 
 

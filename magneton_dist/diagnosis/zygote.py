@@ -2,6 +2,10 @@
 
 ``python -m magneton_dist.diagnosis.zygote`` reads one question a line from standard input (JSON) and answers each
 with one line (JSON). Whatever a question does to its process ends with it. Standard library and torch.
+
+CUDA works in a forked process as long as nobody began it before the fork, and here nobody does: it is what
+multiprocessing calls a fork server. Where something else began it (what is injected into every process, say), calls on
+a GPU are made in processes of their own instead (``--once``), each of which imports torch first.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import warnings
 from contextlib import suppress
@@ -29,6 +34,8 @@ from magneton_dist.diagnosis.signature import signature
 
 _PR_SET_PDEATHSIG = 1
 _FIRST = "1000"  # whom the kernel kills when memory runs out
+_DRIVER, _NOT_INITIALIZED = "libcuda.so.1", 3
+_ONCE = "--once"
 Question = dict[str, Any]
 Answer = dict[str, Any]
 
@@ -77,30 +84,60 @@ def answer(question: Question) -> Answer:
     return found
 
 
+def _answered(question: Question) -> bytes:
+    """The answer of this process, as JSON."""
+    signal.alarm(question["limit_s"])  # its default action ends this process
+    try:
+        found = answer(question)
+    except BaseException as error:  # noqa: BLE001 - whatever went wrong is the answer
+        found = {"error": f"{type(error).__name__}: {error}"[:500]}
+    return json.dumps(found).encode()
+
+
 def _in_child(question: Question) -> bytes:
-    """The answer of a forked process, as JSON."""
+    """The answer of a forked process."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         _end_with_parent()
         os.close(reader)
-        signal.alarm(question["limit_s"])  # its default action ends this process
-        try:
-            found = answer(question)
-        except BaseException as error:  # noqa: BLE001 - whatever went wrong is the answer
-            found = {"error": f"{type(error).__name__}: {error}"[:500]}
         with os.fdopen(writer, "wb") as pipe:
-            pipe.write(json.dumps(found).encode())
+            pipe.write(_answered(question))
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         data = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
+    return _said(question, data, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _spawned(question: Question) -> bytes:
+    """The answer of a process that shares nothing with this one."""
+    ended = subprocess.run(
+        [sys.executable, "-P", "-m", "magneton_dist.diagnosis.zygote", _ONCE], input=json.dumps(question).encode(),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    return _said(question, ended.stdout, ended.returncode)
+
+
+def _said(question: Question, data: bytes, code: int) -> bytes:
+    """What a process said that ended with this exit code; a negative one is a signal's."""
+    if code < 0:
+        name = signal.Signals(-code).name
         how = f"was ended after {question['limit_s']} s" if name == "SIGALRM" else f"ended with {name}"
         return json.dumps({"error": f"the process {how}", "lost": True}).encode()
     return data or json.dumps({"error": "the process ended without an answer", "lost": True}).encode()
+
+
+def _must_spawn(question: Question) -> bool:
+    """Is it a call on a GPU, and has something begun CUDA in this process?"""
+    tensors = question["call"]["tensors"].values() if question["call"] else ()
+    if not any(tensor["device"].startswith("cuda") for tensor in tensors):
+        return False
+    try:
+        driver = ctypes.CDLL(_DRIVER, os.RTLD_NOLOAD)
+    except OSError:  # nobody has even loaded it
+        return False
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALIZED)
 
 
 def _known_getters() -> list[str]:
@@ -120,22 +157,25 @@ def _go_first() -> None:
         Path("/proc/self/oom_score_adj").write_text(_FIRST)
 
 
-def main() -> None:
-    """Answer until standard input ends."""
+def main(once: bool) -> None:
+    """Answer until standard input ends, or one question, in this process."""
     _end_with_parent()
     _go_first()
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # what libraries print is no answer
+    if once:
+        answers.write(_answered(json.loads(sys.stdin.readline())))
+        os._exit(0)  # whatever the call left behind
     answers.write(json.dumps({"torch": torch.__version__, "getters": _known_getters()}).encode() + b"\n")
     for line in sys.stdin:
         question = json.loads(line)
         if question["launches"]:
             with suppress(NotPossibleError):  # the answer says so
                 prepare()
-        answers.write(_in_child(question) + b"\n")
+        answers.write((_spawned if _must_spawn(question) else _in_child)(question) + b"\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(once=_ONCE in sys.argv)
