@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -37,6 +37,15 @@ def signature(call: Callable[[], Any], *, gpu: bool) -> dict[str, list[str]]:
         lines = read()
     operators, kernels = _profiled(call, gpu=gpu)
     return {"operators": operators, "primitives": list(primitives(lines)), "kernels": kernels}
+
+
+def measure_clock() -> None:
+    """What MKL does before the first line that it prints: it measures the processor's clock, for up to a second.
+
+    A process that does so before it is forked spares those that are forked of it. No threads come of it.
+    """
+    with suppress(AttributeError):  # no MKL, or another one: lines may come later, and are the same
+        ctypes.CDLL(torch._C.__file__).mkl_serv_get_clocks_frequency()
 
 
 def primitives(lines: list[str]) -> Iterator[str]:

@@ -74,8 +74,8 @@ def apply(settings: Iterable[tuple[str, str]]) -> list[str]:
     """Set what is not as it should be, in this order; returns the names that could not be set."""
     refused = []
     for name, text in settings:
-        switch = find(name)
         try:
+            switch = find(name)
             if switch is None:
                 refused.append(name)
             elif text != str(switch.get()):
@@ -94,8 +94,8 @@ def read(names: Iterable[str]) -> dict[str, str]:
     """These settings as text, without those that cannot be read."""
     found = {}
     for name in names:
-        switch = find(name)
         try:
+            switch = find(name)
             if switch is not None:
                 found[name] = str(switch.get())
         except Exception:  # noqa: BLE001 - torch refuses to tell when its old and new settings contradict

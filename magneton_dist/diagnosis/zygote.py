@@ -30,7 +30,7 @@ from magneton_dist.diagnosis.native.launches import launches, prepare
 from magneton_dist.diagnosis.native.steps import steps
 from magneton_dist.diagnosis.read_set import NotPossibleError, getters, read_set
 from magneton_dist.diagnosis.replica import replica_of
-from magneton_dist.diagnosis.signature import signature
+from magneton_dist.diagnosis.signature import measure_clock, signature
 
 _PR_SET_PDEATHSIG = 1
 _FIRST = "1000"  # whom the kernel kills when memory runs out
@@ -171,6 +171,8 @@ def main(once: bool) -> None:
     answers.write(json.dumps({"torch": torch.__version__, "getters": _known_getters()}).encode() + b"\n")
     for line in sys.stdin:
         question = json.loads(line)
+        if question["signature"]:
+            measure_clock()
         if question["launches"]:
             with suppress(NotPossibleError):  # the answer says so
                 prepare()

@@ -71,6 +71,13 @@ def test_what_is_no_setting_is_refused(laboratory: Laboratory, name: str):
     assert ask(laboratory, flips=[(name, "1")], read=[name]) == {"refused": [name], "read": {}}
 
 
+def test_a_setting_that_torch_does_not_tell_is_left_out_and_the_others_are_not(laboratory: Laboratory):
+    """Its old and new settings of TF32 contradict then, and it raises."""
+    new, old = "torch.backends.cuda.matmul.fp32_precision", "torch.backends.cuda.matmul.allow_tf32"
+    found = ask(laboratory, flips=[(new, "tf32"), (old, "True")], read=[old, new])
+    assert found == {"refused": [old], "read": {new: "tf32"}}
+
+
 def test_a_call_tells_its_operators_and_its_time(laboratory: Laboratory):
     found = ask(laboratory, PRODUCT, signature=True, seconds=True)
     assert found["signature"]["operators"][0] == "aten::mm"

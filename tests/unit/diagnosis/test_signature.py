@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,3 +47,9 @@ def test_kernels_of_a_gpu_are_those_that_kineto_names_in_order(monkeypatch: pyte
     assert (found["operators"], found["kernels"]) == (["aten::mm"], ["first_kernel", "second_kernel"])
     assert made[0].profiler_kind == profiler.ProfilerState.KINETO
     assert activity.CUDA in made[0].kineto_activities
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+def test_mkl_has_what_measures_the_clock():
+    """Where it had not, every process would measure it again: `measure_clock` does without."""
+    assert ctypes.CDLL(torch._C.__file__).mkl_serv_get_clocks_frequency
