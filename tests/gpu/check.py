@@ -20,13 +20,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from magneton_dist.diagnosis.laboratory import Laboratory
 from magneton_dist.energy.replay.bench import Bench, OneArm
 from magneton_dist.energy.replay.power import steady_power
 from magneton_dist.energy.replay.protocol import Estimate, Rules, Series, estimate, first_arm, measure
@@ -457,6 +458,24 @@ def cupti(bed: Bed) -> None:
         bed.say(what, f"{said['cupti']} by CUPTI against {said['kineto']}", **figures)
 
 
+def causes(bed: Bed) -> None:
+    """A flag, a backend, a layout and cudnn.benchmark, each among decoys: is it named, and proved?"""
+    bed.needs_gpu()
+    import torch
+    from pairs import BUDGET_S, PAIRS, cause_of  # beside this script
+
+    if not torch.cuda.is_available():
+        raise Skip("this torch has no CUDA")
+    blamed: list[str] = []
+    with Laboratory(BUDGET_S) as laboratory:
+        for pair in PAIRS:
+            found = cause_of(pair, laboratory)
+            blamed += found.blamed
+            bed.say(f"cause: {pair.what}", str(found), **{f"cause: {pair.what}": asdict(found)})
+    if blamed:
+        raise MagnetonError(f"decoys were named: {', '.join(blamed)}", where="causes")
+
+
 def two_ranks_on_one_device(bed: Bed) -> None:
     """Plumbing only: two ranks share the device over gloo, which shows neither NCCL nor separate joules."""
     with Bench([bed.device] * 2, backend="gloo") as bench:
@@ -487,7 +506,8 @@ def launch(bed: Bed) -> None:
 # with the seconds that each takes at most on a GPU: one for which there is no time left is skipped
 CHECKS: tuple[tuple[Callable[[Bed], None], float], ...] = (
     (machine, 5), (idle_and_spin, 45), (gpm, 20), (sensor, 30), (replay_runs_at_all, 15), (traced_job, 15), (cupti, 30),
-    (two_ranks_on_one_device, 15), (solo_runs, 120), (tf32, 60), (addmm, 75), (launch, LAUNCH_S), (ten_captures, 45),
+    (two_ranks_on_one_device, 15), (causes, 70), (solo_runs, 120), (tf32, 60), (addmm, 75), (launch, LAUNCH_S),
+    (ten_captures, 45),
 )  # fmt: skip
 
 

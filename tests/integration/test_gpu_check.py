@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from importlib import util
+from contextlib import nullcontext
+from importlib import import_module, util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +42,7 @@ def test_it_runs_with_few_packages_and_skips_with_reasons(tmp_path: Path) -> Non
     told = {line[:38].strip(): line[38:].strip() for line in table if line.strip()}
     skipped = {name for name, figure in told.items() if figure.startswith("skipped: no GPU: NVML is not usable")}
     assert skipped == {
-        "idle and spin", "gpm", "sensor", "solo runs", "tf32", "addmm", "ten captures", "cupti", "launch",
+        "idle and spin", "gpm", "sensor", "solo runs", "tf32", "addmm", "ten captures", "cupti", "causes", "launch",
     }  # fmt: skip
     assert told["replay of linear"].endswith("loop")
     assert told["traced job"].startswith("8 steps, ")
@@ -132,6 +134,31 @@ def test_why_there_are_no_monitors_is_the_reason_to_skip(check: Any, monkeypatch
     monkeypatch.setattr(check, "NvmlMeter", Older)
     with pytest.raises(check.Skip, match="no performance monitors"):
         check.gpm(check.Bed("GPU-1", "", 0.2))
+
+
+def test_a_decoy_that_is_named_is_a_failure_and_the_other_causes_are_told(
+    check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "gpu")
+    pairs = import_module("pairs")
+    monkeypatch.setattr(check, "Laboratory", nullcontext)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+
+    def cause_of(pair: Any, _: object) -> Any:
+        blamed = ["torch.backends.cudnn.benchmark"] if pair.what == "SDPA backend" else []
+        return pairs.Found(pairs.Verdict.PROVED, blamed or [pair.cause], ["one", "other"], blamed)
+
+    monkeypatch.setattr(pairs, "cause_of", cause_of)
+    bed = check.Bed("GPU-1", "", 0.2)
+    with pytest.raises(check.MagnetonError, match=r"decoys were named: torch\.backends\.cudnn\.benchmark"):
+        check.causes(bed)
+    told = dict(bed.rows)
+    assert told["cause: channels_last"].startswith("layout of input: proved; of 2 decoys none named; ")
+    assert told["cause: SDPA backend"].startswith("torch.backends.cudnn.benchmark: proved; of 2 decoys ")
+    assert json.loads(json.dumps(bed.figures))["cause: cudnn.benchmark"]["verdict"] == "proved"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(check.Skip, match="this torch has no CUDA"):
+        check.causes(bed)
 
 
 def test_what_no_time_is_left_for_is_skipped_with_the_reason(
