@@ -190,7 +190,10 @@ class _Search:
             worlds.append([[functions[number] for number in stack] for stack in said["stacks"]])
         a, b = worlds
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
-        if alike == max(len(a), len(b)):
+        same = alike == max(len(a), len(b))
+        if (same or not a or not b) and self._trial.gpu:
+            raise _CannotRunError("launches on a GPU are not followed, and no operator before them differs")
+        if same:
             raise _StoppedError("both worlds come to the same kernels through the same functions of torch's")
         if not a or not b:
             raise _StoppedError("one of the worlds comes to no kernel")

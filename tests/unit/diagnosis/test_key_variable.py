@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,16 @@ def test_a_process_that_crashes_is_said(answers: int):
     key = key_variable(lost)
     assert (key.kind, key.error) == ("unclear", "the process ended with SIGSEGV")
     assert key.lines("mm", ("a", "b"))[-1] == "key variable: could not run: the process ended with SIGSEGV"
+
+
+def test_of_a_gpu_it_is_not_said_that_the_kernels_are_the_same():
+    def native(*_: object) -> dict[str, Any]:
+        return {"launches": {"functions": [["x.so", 0, "f()"]], "stacks": [[0]]}}
+
+    on_gpu: Any = SimpleNamespace(gpu=True, factors=Lost.factors, native=native)
+    key = key_variable(on_gpu)
+    assert not key.ran
+    assert key.error == "launches on a GPU are not followed, and no operator before them differs"
 
 
 def test_time_that_is_over_is_said():
