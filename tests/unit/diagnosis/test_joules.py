@@ -104,10 +104,10 @@ def test_where_nothing_measures_there_are_no_joules():
 
 
 def test_calls_are_repeated_in_fresh_processes():
-    """Four times the rows of a product are about four times the work: clearly more than twice the joules."""
+    """Sixteen times the rows of a product are about as many times the work, on a busy machine more than thrice."""
     small, large = (
         Call("aten.mm.default", ({"v": 0}, {"v": 1}), (Tensor((n, 256), (256, 1), "float32", "cpu"), right))
-        for n, right in ((256, SQUARE), (1024, SQUARE))
+        for n, right in ((256, SQUARE), (4096, SQUARE))
     )
     with Laboratory(300) as laboratory:
         trial = Trial(laboratory, Side({}, small), Side({}, large), argument_factors(small, large), dict(os.environ))
@@ -118,7 +118,7 @@ def test_calls_are_repeated_in_fresh_processes():
     assert found.before is not None
     assert found.after is not None
     assert not math.isnan(found.before)
-    assert found.after > 2 * found.before
+    assert found.after > 3 * found.before
 
 
 SQUARE = Tensor((256, 256), (256, 1), "float32", "cpu")
