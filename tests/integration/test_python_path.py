@@ -87,7 +87,7 @@ def test_launch_names_the_argument_by_which_one_variant_waits_in_join(tmp_path: 
     script = root / "examples" / "uneven_inputs" / "train.py"
     small = "job.args+=[--layers, 1, --dim, 32, --tokens, 64, --docs, 24]"
     config = root / "configs" / "uneven_inputs.yaml"
-    sets = [f"runs={tmp_path}", f"job.script={script}", small, "repeats=1", "warmup_runs=0"]
+    sets = [f"runs={tmp_path}", f"job.script={script}", small, "repeats=1", "warmup_runs=0", "diagnose.budget=2m"]
     command("launch", config, "--quiet", *(word for each in sets for word in ("--set", each)))
     (record,) = tmp_path.iterdir()
     findings = json.loads((record / "audit.json").read_text())["findings"]
