@@ -16,6 +16,7 @@ BOMB_RATIO = 400
 BOMB_BYTES = 256 << 20
 GZIP = b"\x1f\x8b"
 
+_EVENTS = re.compile(rb'"(?:traceEvents|ph)"\s*:')
 _MAGIC = (
     (b"SQLite format 3", "an Nsight Systems export (SQLite)"),
     (b"PK\x03\x04", "a zip archive"),
@@ -100,9 +101,9 @@ def _kind(path: Path, start: bytes) -> str | None:
         return "an Nsight Systems report"
     if text[:1] not in (b"{", b"["):
         return "no JSON"
-    keys = set(re.findall(rb'"(\w+)"\s*:', text[:65536]))
-    if b"traceEvents" in keys or b"ph" in keys:
+    if _EVENTS.search(text, 0, 65536):
         return None
+    keys = set(re.findall(rb'"(\w+)"\s*:', text[:65536]))
     if {b"schema", b"nodes"} <= keys:
         return "a PyTorch execution trace"
     if {b"pg_config", b"entries"} <= keys or {b"pg_status", b"entries"} <= keys:

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.errors import RecordError
+from magneton_dist.importers.device import DeviceActivities, read_device
 from magneton_dist.importers.host_times import idle_times
-from magneton_dist.importers.kineto import DeviceActivities, read_device
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, MARKS, STR
 from magneton_dist.timeline.loading import fetches

@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -37,11 +36,6 @@ MOST_TIME_US = 4e15  # since 1970: the year 2096
 MERGED = 64  # batches; what is freed in many small pieces is not given back to the system
 KINDS = ("kernel", "memcpy", "memset", "collective")
 NO_ARGS = Args()
-_NAME, _PID, _TID, _THREAD = attrgetter("name"), attrgetter("pid"), attrgetter("tid"), attrgetter("pid", "tid")
-_TS, _DUR = attrgetter("ts"), attrgetter("dur")
-_CORRELATION, _EXTERNAL, _DEVICE, _STREAM = map(attrgetter, ("correlation", "external_id", "device", "stream"))
-_NODE, _OPERATOR = map(attrgetter, ("graph_node", "operator"))
-_PYTHON, _PARENT = attrgetter("python_id"), attrgetter("python_parent")
 
 
 class Rows:
@@ -92,13 +86,18 @@ class Comm:
 class Columns:
     """Collects the events of one trace.
 
+    Args:
+        device_only: leave out what tells nothing about the activities of devices: Python's functions, annotations,
+            call stacks, what collectives are of, the threads of launches.
+
     Attributes:
         lost: events whose times make no sense, by reason.
         lost_activities: those of them that were on a device.
         events: how many were kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, device_only: bool = False) -> None:
+        self._device_only = device_only
         self.names, self.threads, self.call_stacks = Names(), Names(), Names()
         self.device = Rows(
             "kind", "name", "stream", "device", "correlation", "external", "comm", "node", "sm_ppm", "called"
@@ -114,6 +113,7 @@ class Columns:
         self.events = 0
         self._collective, self._annotation = Matching(COLLECTIVE_KERNEL), Matching(ANNOTATION)
         self._synchronises = Matching(SYNCHRONISES)
+        self._comms_name = int(self.names.ids([COMMS])[0])
 
     def add(self, events: Iterable[Event]) -> None:
         """The events of one batch."""
@@ -129,17 +129,12 @@ class Columns:
         if category in DEVICE:
             self._add_activities(DEVICE[category], events)
         elif category in LAUNCHES:
+            self._add_launches(events)
+        elif category == "python_function" and not self._device_only:
             events, start, end = self._timed(events)
             args = [e.args or NO_ARGS for e in events]
-            names, thread = list(map(_NAME, events)), self._thread(events)
-            self.launches.add(start, end, ids(_CORRELATION, args), thread)
-            waits = self._synchronises(self.names.ids(names), names)
-            self.syncs.add(start[waits], end[waits], thread[waits])
-        elif category == "python_function":
-            events, start, end = self._timed(events)
-            args = [e.args or NO_ARGS for e in events]
-            name = self.names.ids(map(_NAME, events))
-            python, parents = ids(_PYTHON, args), ids(_PARENT, args)
+            name = self.names.ids([e.name for e in events])
+            python, parents = ids([a.python_id for a in args]), ids([a.python_parent for a in args])
             self.functions.add(start, end, name, self._thread(events), python, parents)
         elif category in MARKED:
             self._add_host(category, events)
@@ -148,42 +143,53 @@ class Columns:
         found = len(events)
         events, start, end = self._timed(events)
         self.lost_activities += found - len(events)
-        args, names = [e.args or NO_ARGS for e in events], list(map(_NAME, events))
+        args, names = [e.args or NO_ARGS for e in events], [e.name for e in events]
         name = self.names.ids(names)
         kinds, comm = np.full(len(events), KINDS.index(kind)), np.full(len(events), NONE)
-        if kind == "kernel" and events:
-            for row in np.flatnonzero(self._collective(name, names)).tolist():
-                kinds[row], comm[row] = KINDS.index("collective"), self._comm(args[row])
-        device, stream = ids(_DEVICE, args), ids(_STREAM, args)
-        device = np.where(device == NONE, ids(_PID, events), device) if (device == NONE).any() else device
-        stream = np.where(stream == NONE, ids(_TID, events), stream) if (stream == NONE).any() else stream
-        correlation, external = ids(_CORRELATION, args), ids(_EXTERNAL, args)
-        held, node, called = sm_ppm(args), ids(_NODE, args), ids(_OPERATOR, args)
+        if kind == "kernel":
+            collective = self._collective(name, names)
+            kinds[collective] = KINDS.index("collective")
+            self._comms_of(args, comm, collective)
+        device, stream = ids([a.device for a in args]), ids([a.stream for a in args])
+        if (device == NONE).any():
+            device = np.where(device == NONE, ids([e.pid for e in events]), device)
+        if (stream == NONE).any():
+            stream = np.where(stream == NONE, ids([e.tid for e in events]), stream)
+        correlation, external = ids([a.correlation for a in args]), ids([a.external_id for a in args])
+        held, node, called = sm_ppm(args), ids([a.graph_node for a in args]), ids([a.operator for a in args])
         self.device.add(start, end, kinds, name, stream, device, correlation, external, comm, node, held, called)
+
+    def _add_launches(self, events: list[Event]) -> None:
+        events, start, end = self._timed(events)
+        names = [e.name for e in events]
+        waits = self._synchronises(self.names.ids(names), names)
+        if self._device_only:
+            thread = np.full(len(events), NONE)
+            thread[waits] = self._thread([events[row] for row in np.flatnonzero(waits)])
+        else:
+            thread = self._thread(events)
+        self.launches.add(start, end, ids([(e.args or NO_ARGS).correlation for e in events]), thread)
+        self.syncs.add(start[waits], end[waits], thread[waits])
 
     def _add_host(self, category: str, events: list[Event]) -> None:
         events, start, end = self._timed(events)
-        if not events:
-            return
-        args, names = [e.args or NO_ARGS for e in events], list(map(_NAME, events))
+        args, names = [e.args or NO_ARGS for e in events], [e.name for e in events]
         name, thread = self.names.ids(names), self._thread(events)
         annotated = self._annotation(name, names)
         comm = np.full(len(events), NONE)
-        for row, text in enumerate(names):
-            if text == COMMS or annotated[row]:
-                comm[row] = self._comm(args[row])
-        self.marks.add(start[annotated], end[annotated], name[annotated], thread[annotated], comm[annotated])
+        self._comms_of(args, comm, annotated | (name == self._comms_name))
+        self.marks.add(*(c[annotated] for c in (start, end, name, thread, comm)))
         if category in OPERATORS:
-            external = ids(_EXTERNAL, args)
-            stack = np.full(len(events), NONE)
-            written = [row for row, a in enumerate(args) if a.call_stack]
-            stack[written] = self.call_stacks.ids([args[row].call_stack for row in written])
-            rest = ~annotated
-            self.ops.add(*(c[rest] for c in (start, end, name, thread, external, comm, stack)))
+            external, stack = ids([a.external_id for a in args]), np.full(len(events), NONE)
+            if not self._device_only:
+                written = [row for row, a in enumerate(args) if a.call_stack]
+                stack[written] = self.call_stacks.ids([args[row].call_stack for row in written])
+            columns = (start, end, name, thread, external, comm, stack)
+            self.ops.add(*(columns if not annotated.any() else (c[~annotated] for c in columns)))
 
     def _timed(self, events: list[Event]) -> tuple[list[Event], Ints, Ints]:
         """The events with sound times, their starts and ends in ns; the others are counted."""
-        ts, dur = times(_TS, events), times(_DUR, events)
+        ts, dur = times([e.ts for e in events]), times([e.dur for e in events])
         sound = np.abs(ts) + np.abs(dur) < MOST_TIME_US
         kept = sound & (dur >= 0)
         if not kept.all():
@@ -198,7 +204,13 @@ class Columns:
         return events, start, start + np.rint(dur * 1000).astype(np.int64)
 
     def _thread(self, events: list[Event]) -> Ints:
-        return self.threads.ids(map(_THREAD, events))
+        return self.threads.ids(zip([e.pid for e in events], [e.tid for e in events], strict=True))
+
+    def _comms_of(self, args: list[Args], comm: Ints, rows: Bools) -> None:
+        """Remember what these rows' `args` tell about collectives."""
+        if not self._device_only:
+            for row in np.flatnonzero(rows).tolist():
+                comm[row] = self._comm(args[row])
 
     def of_main_thread(self, thread: Ints) -> Bools:
         """Which of these threads are their processes' first ones, by the numbers that Linux gives them."""

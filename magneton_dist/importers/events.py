@@ -6,6 +6,7 @@ import msgspec
 
 # Generations of the profiler write the same field as a number or as text.
 Scalar = int | float | str | None
+NOTHING = msgspec.Raw()
 
 
 class Args(msgspec.Struct, gc=False):
@@ -21,8 +22,8 @@ class Args(msgspec.Struct, gc=False):
     python_id: Scalar = msgspec.field(name="Python id", default=-1)
     python_parent: Scalar = msgspec.field(name="Python parent id", default=-1)
     call_stack: Scalar = msgspec.field(name="Call stack", default=None)
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
-    types: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     collective: Scalar = msgspec.field(name="Collective name", default=None)
     group: Scalar = msgspec.field(name="Process Group Name", default=None)
     group_ranks: str | list[Scalar] | None = msgspec.field(name="Process Group Ranks", default=None)

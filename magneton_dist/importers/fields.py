@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any
+from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton_dist.importers.events import Args, Event, Scalar, number
+from magneton_dist.importers.events import Args, Scalar, number
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MOST_ELEMENTS = 1 << 56  # of a payload: more bytes than a 64-bit number counts would be none
 NONE = -1  # of an id that an event does not give; ids are not negative
-_BLOCKS = attrgetter("blocks_per_sm")
 
 
-def times(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Floats:
+def times(values: Sequence[Scalar]) -> Floats:
     """Times in µs, or other numbers; NaN where one is none."""
     try:
-        return np.fromiter(map(of, events), np.float64, len(events))
+        return np.fromiter(cast(list[float], values), np.float64, len(values))
     except (TypeError, ValueError, OverflowError):
-        values = map(of, events)
         return np.array([v if isinstance(v, (int, float)) and abs(v) < 1e300 else np.nan for v in values])
 
 
-def ids(of: Callable[[Any], Scalar], events: Sequence[Event | Args]) -> Ints:
+def ids(values: Sequence[Scalar]) -> Ints:
     """Ids as integers; `NONE` where one is none."""
     try:
-        found = np.fromiter(map(of, events), np.int64, len(events))
+        found = np.fromiter(cast(list[int], values), np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
-        found = np.array([_id(value) for value in map(of, events)], np.int64)
+        found = np.array([_id(value) for value in values], np.int64)
     return np.maximum(found, NONE)
 
 
 def sm_ppm(args: Sequence[Args]) -> Ints:
     """Millionths of the device's SMs that the blocks of each can hold at once; `NONE` where nothing says it."""
-    blocks = times(_BLOCKS, args)
+    blocks = times([a.blocks_per_sm for a in args])
     known = (blocks > 0) & np.isfinite(blocks)
+    if not known.any():
+        return np.full(len(args), NONE, np.int64)
     return np.where(known, np.rint(1e6 * np.minimum(1.0, np.where(known, blocks, 0.0))), NONE).astype(np.int64)
 
 

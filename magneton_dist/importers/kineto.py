@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from magneton_dist.importers import calls, host_times
 from magneton_dist.importers.bytestream import DO
 from magneton_dist.importers.call_stacks import Stacks
 from magneton_dist.importers.columns import KINDS, LOADER, Columns, Ints
+from magneton_dist.importers.device import HELD, KIND, by_external_id, launched
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
@@ -23,14 +23,7 @@ from magneton_dist.importers.fields import NONE
 from magneton_dist.importers.host_ops import computing
 from magneton_dist.importers.steps import step_of, steps_of
 from magneton_dist.records.host_times import HOST_TIMES
-from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, IDS, MARKS, STR
-from magneton_dist.tracer.rows import OPERATOR
-
-ANNOUNCED = "^" + re.escape(OPERATOR) + r"(\d+)$"
-_HELD = (
-    pl.when(pl.col("node") > 0).then("node").alias("graph_node"),
-    pl.when(pl.col("sm_ppm") != NONE).then(pl.col("sm_ppm") / 1e6).alias("sm_share"),
-)
+from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, IDS, MARKS
 
 
 @dataclass
@@ -84,44 +77,6 @@ def read_trace(path: Path, *, strict: bool = False) -> RankTrace:
     return _Assembly(path, stream, columns).trace()
 
 
-@dataclass(frozen=True)
-class DeviceActivities:
-    """What ran on the devices of a trace.
-
-    Attributes:
-        rows: stream, kind, name, start_ns, end_ns, and issue_ns of their launch (null: not seen); wall clock, ns.
-            graph_node and sm_share as in `ACTIVITIES`; called_ns: when the recorder's operator was called that
-            launched it, by its external id (null: none, or not told), as the recorder's clock has it.
-        lost: activities that cannot be read, or were dropped before they could be written.
-        waits: start_ns and end_ns of calls in which the main thread waited for the device; wall clock. what: torch's
-            name of the operator that did (empty: none); called_ns as in `rows`.
-    """
-
-    rows: pl.DataFrame
-    lost: int
-    waits: pl.DataFrame
-
-
-def read_device(path: Path) -> DeviceActivities:
-    """Only what ran on devices; a trace without events holds none.
-
-    Raises:
-        RecordError: it is another kind of file, or cut off.
-    """
-    stream, columns = EventStream(path, strict=False), Columns()
-    for events in stream.batches():
-        columns.add(events)
-    read = _Assembly(path, stream, columns)
-    read.device = read.launched()
-    rows = read.device.select(
-        "stream",
-        pl.col("kind").replace_strict(dict(enumerate(KINDS)), return_dtype=STR).alias("kind"),
-        columns.names.column(pl.col("name")).alias("name"),
-        "start_ns", "end_ns", "issue_ns", *_HELD, read.called().alias("called_ns"),
-    ).cast({"stream": I64, "graph_node": I64})  # fmt: skip
-    return DeviceActivities(rows, read.unread + (number(read.head.dropped) or 0), read.waited())
-
-
 class _Assembly:
     """The frames of one trace on their way into tables."""
 
@@ -136,55 +91,20 @@ class _Assembly:
             self.faults.append(f"dropped {_counted(columns.lost)}")
         self.unread = sum(stream.dropped.values()) + columns.lost_activities
         base = number(self.head.base_ns) or 0
-        self.device, self.launches, self.ops, self.marks, self.functions, self.syncs = (
-            rows.frame(base)
-            for rows in (
-                columns.device, columns.launches, columns.ops, columns.marks, columns.functions, columns.syncs
-            )
-        )  # fmt: skip
+        launches = columns.launches.frame(base)
+        self.launched_ns = _ends_of(launches)
+        self.device = launched(columns.device.frame(base), launches)
+        del launches  # large
+        self.ops, self.marks, self.functions, self.syncs = (
+            rows.frame(base) for rows in (columns.ops, columns.marks, columns.functions, columns.syncs)
+        )
         self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
         self.names = columns.names
 
-    def called(self) -> pl.Series:
-        """When the operators were called that the recorder announced, of each activity; null without one."""
-        within = self._by_external_id(self.device)
-        thread, start = (np.append(self.ops[name].to_numpy(), NONE)[within] for name in ("thread", "start_ns"))
-        at = self._announced(thread, start)
-        own = self.device["called"].to_numpy()  # of our own traces
-        found = pl.Series(np.where(own == NONE, at, own))
-        return found.set(found == NONE, None)
-
-    def _announced(self, thread: Ints, at: Ints) -> Ints:
-        """When the operator was called that the recorder announced around each instant of a thread; else `NONE`."""
-        marked = self.ops.with_columns(self.names.column(pl.col("name")).str.extract(ANNOUNCED).cast(I64).alias("at"))
-        marked = marked.filter(pl.col("at").is_not_null())
-        found: Ints = np.append(marked["at"].to_numpy(), NONE)[innermost(marked, thread, at)]
-        return found
-
-    def waited(self) -> pl.DataFrame:
-        """The calls in which the main thread waited for the device (`DeviceActivities.waits`)."""
-        waits = self.syncs.filter(self.columns.of_main_thread(self.syncs["thread"].to_numpy()))
-        torchs = self.ops.filter(~self.names.column(pl.col("name")).str.contains(ANNOUNCED))
-        name = pl.Series("name", np.append(torchs["name"].to_numpy(), NONE)[innermost(torchs, *_instants(waits))], I64)
-        called = pl.Series("called_ns", self._announced(*_instants(waits)), I64)
-        return waits.select("start_ns", "end_ns").with_columns(name.set(name == NONE, None)).select(
-            "start_ns", "end_ns", self.names.column(pl.col("name")).fill_null("").alias("what"),
-            called.set(called == NONE, None),
-        )  # fmt: skip
-
-    def _by_external_id(self, device: pl.DataFrame) -> Ints:
-        """Row of the operator that launched each activity, as the profiler says; -1 where it does not."""
-        ids, wanted = self.ops["external"].to_numpy(), device["external"].to_numpy()
-        if not len(ids) or (wanted == device["correlation"].to_numpy()).all():  # old traces write one for the other
-            return np.full(len(wanted), -1, np.int64)
-        order = np.argsort(ids, kind="stable")
-        row = order[np.searchsorted(ids[order], wanted).clip(max=len(ids) - 1)]
-        return np.where((ids[row] == wanted) & (wanted != NONE), row, -1)
-
     def trace(self) -> RankTrace:
         """All of it."""
-        device = self.launched()
-        row, by_launch = self._by_external_id(device), innermost(self.ops, *_launches_of(device))
+        device = self.device
+        row, by_launch = by_external_id(self.ops, device), innermost(self.ops, *_launches_of(device))
         guessed = (row < 0) & (by_launch >= 0)
         row = np.where(guessed, by_launch, row)
         if guessed.any():
@@ -273,22 +193,6 @@ class _Assembly:
             return listed[used[0]]
         return next(iter(listed.values())) if len(set(listed.values())) == 1 else None
 
-    def launched(self) -> pl.DataFrame:
-        """Activities with when and on which thread they were launched; null where that is not in the trace."""
-        launches = self.launches.filter(pl.col("correlation") > 0).unique("correlation", keep="first")
-        launches = launches.sort("correlation")
-        self.launched_ns = _ends_of(self.launches)
-        self.launches = self.launches.clear()  # large, and not needed any more
-        known, wanted = launches["correlation"].to_numpy(), self.device["correlation"].to_numpy()
-        row = np.searchsorted(known, wanted).clip(max=max(0, len(known) - 1))
-        unseen = pl.Series(known[row] != wanted if len(known) else np.ones(len(wanted), np.bool_))
-        nothing = pl.zeros(len(wanted), I64, eager=True)
-        columns = [
-            (launches[name].gather(pl.Series(row)) if len(known) else nothing).set(unseen, None).alias(alias)
-            for name, alias in (("start_ns", "issue_ns"), ("thread", "launch_thread"))
-        ]
-        return self.device.with_columns(columns).sort("start_ns", "end_ns")
-
     def _ops(
         self, row: Ints, steps: pl.DataFrame, stacks: Stacks, texts: list[str]
     ) -> tuple[pl.DataFrame, pl.Series]:
@@ -317,13 +221,13 @@ class _Assembly:
         return device.select(
             pl.when(pl.col("device") == NONE).then(pl.lit("cuda")).otherwise(known).alias("device"),
             "stream",
-            pl.col("kind").replace_strict(dict(enumerate(KINDS)), return_dtype=STR).alias("kind"),
+            KIND,
             self.names.column(pl.col("name")).alias("name"),
             "start_ns",
             "end_ns",
             op_ids.alias("op_id"),
-            *_HELD,
-        ).cast({"stream": I64, "graph_node": I64})
+            *HELD,
+        ).cast({"stream": I64})
 
     def _steps(self) -> tuple[pl.DataFrame, bool]:
         """Steps, and whether they have numbers of the profiler."""

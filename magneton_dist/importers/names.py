@@ -55,13 +55,18 @@ class Matching:
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
-        self._known: dict[int, bool] = {}
+        self._known = np.empty(0, np.int8)  # by number: 1 where it fits, -1 where that has not been looked at
 
     def __call__(self, ids: Ints, texts: Sequence[object]) -> Bools:
         """For each event, by the numbers and texts of their names."""
-        distinct, first = np.unique(ids, return_index=True)
-        for number_, row in zip(distinct.tolist(), first.tolist(), strict=True):
-            if number_ not in self._known:
-                self._known[number_] = self._pattern.search(str(texts[row])) is not None
-        fits = np.array([self._known[n] for n in distinct.tolist()], np.bool_)
-        return fits[np.searchsorted(distinct, ids)]
+        if not len(ids):
+            return np.empty(0, np.bool_)
+        if (most := int(ids.max())) >= len(self._known):
+            more = np.full(most + 1 - len(self._known) + len(self._known) // 2, -1, np.int8)
+            self._known = np.concatenate([self._known, more])
+        known = self._known
+        for row in np.flatnonzero(known[ids] < 0).tolist():
+            if known[ids[row]] < 0:
+                known[ids[row]] = self._pattern.search(str(texts[row])) is not None
+        fits: Bools = known[ids] == 1
+        return fits

@@ -66,10 +66,15 @@ def where(cuts: Ints, held: Bools) -> Ints:
 
 def union(*sets: Ints) -> Ints:
     """Instants in any of the sets."""
-    cuts = edges(*sets)
-    if len(cuts) < 2:
+    every = np.concatenate(sets) if sets else np.empty((0, 2), np.int64)
+    every = every[every[:, 1] > every[:, 0]]
+    if not len(every):
         return np.empty((0, 2), np.int64)
-    return where(cuts, cover(np.concatenate(sets), cuts[:-1]) > 0)
+    if (every[1:, 0] < every[:-1, 0]).any():
+        every = every[np.argsort(every[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(every[:, 1])
+    apart = np.flatnonzero(every[1:, 0] > reach[:-1]) + 1  # those that touch are one
+    return np.stack([every[np.append(0, apart), 0], reach[np.append(apart, len(every)) - 1]], axis=1)
 
 
 def intersect(a: Ints, b: Ints) -> Ints:

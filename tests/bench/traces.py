@@ -32,15 +32,14 @@ import tempfile
 import time
 from pathlib import Path
 
-import polars as pl
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from synthetic_traces import write_dense, write_rank, write_ranks
 
-from magneton_dist.importers.kineto import read_device, read_trace
+from magneton_dist.importers.device import read_device
+from magneton_dist.importers.kineto import read_trace
 from magneton_dist.importers.rank_files import rank_of, trace_files
-from magneton_dist.timeline.intervals import Ints, intersect, intervals, length
+from magneton_dist.timeline.intervals import intersect, intervals, length
 from magneton_dist.traces import audit_traces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -156,8 +155,11 @@ def broken_down(folder: Path) -> Totals:
     totals: Totals = {}
     for path in trace_files([folder]):
         seen = read_device(path)
-        everything = spans(seen.rows, "kernel", "memcpy", "memset", "collective")
-        compute, communication = spans(seen.rows, "kernel"), spans(seen.rows, "collective")
+        start, end = (seen.rows[name].to_numpy() for name in ("start_ns", "end_ns"))
+        computes, communicates = ((seen.rows["kind"] == kind).to_numpy() for kind in ("kernel", "collective"))
+        everything = intervals(start, end)
+        compute = intervals(start[computes], end[computes])
+        communication = intervals(start[communicates], end[communicates])
         span, busy = int(everything[:, 1].max() - everything[:, 0].min()), length(everything)
         computing = length(compute)
         overlap = 100 * length(intersect(compute, communication)) / max(1, length(communication))
@@ -166,12 +168,6 @@ def broken_down(folder: Path) -> Totals:
         assert rank is not None
         totals[rank] = [*us, overlap]
     return totals
-
-
-def spans(activities: pl.DataFrame, *kinds: str) -> Ints:
-    """Intervals of these kinds of activities."""
-    rows = activities.filter(pl.col("kind").is_in(kinds))
-    return intervals(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
 
 
 def one_gib(path: Path) -> Path:

@@ -10,7 +10,7 @@ import polars as pl
 import torch
 
 from magneton_dist.importers.captured import with_kernels
-from magneton_dist.importers.kineto import read_device
+from magneton_dist.importers.device import read_device
 from magneton_dist.records.schema import TABLES
 
 US = 1_000

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from magneton_dist.importers.captured import with_kernels
-from magneton_dist.importers.kineto import read_device
+from magneton_dist.importers.device import read_device
 from magneton_dist.records.schema import TABLES
 from magneton_dist.tracer import cupti as cupti_module
 from magneton_dist.tracer.cupti import LIBRARIES, Cupti, CuptiError, version
