@@ -33,17 +33,20 @@ class PowerIntegral:
     def __init__(self, power: pl.DataFrame) -> None:
         power = power.select("t_ns", "window_ns", "watts")
         power = power if power["t_ns"].is_sorted() else power.sort("t_ns")
-        t_ns = power["t_ns"].to_numpy()
-        first_ns = t_ns[:1] - power["window_ns"].head(1).fill_null(0).to_numpy()
-        edges_ns = np.concatenate([first_ns, t_ns])
-        self._origin_ns = int(edges_ns[0]) if len(edges_ns) else 0
-        self._edges_s: Floats = (edges_ns - self._origin_ns) / 1e9
-        del edges_ns  # there may be millions of readings
+        t_ns = power["t_ns"].to_numpy()  # there may be millions of readings: whole columns are few and written in place
+        self._origin_ns = int(t_ns[0]) - (power["window_ns"][0] or 0) if len(t_ns) else 0
+        self._edges_s: Floats = np.zeros(len(t_ns) + 1)
+        np.divide(t_ns - self._origin_ns, 1e9, out=self._edges_s[1:])
+        lengths_s = np.diff(self._edges_s)
         watts = power["watts"].cast(pl.Float64).to_numpy()
         measured = np.isfinite(watts)
-        lengths_s = np.diff(self._edges_s)
-        self._joules: Floats = _cumulative(np.where(measured, watts, 0.0) * lengths_s)
-        self._measured_s: Floats = _cumulative(measured * lengths_s)
+        self._joules: Floats = np.zeros_like(self._edges_s)
+        np.multiply(watts, lengths_s, out=self._joules[1:], where=measured)
+        np.cumsum(self._joules, out=self._joules)
+        self._measured_s = self._edges_s
+        if not measured.all():
+            self._measured_s = np.zeros_like(self._edges_s)
+            np.cumsum(measured * lengths_s, out=self._measured_s[1:])
 
     def joules(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Floats:
         """Energy in the measured part of each interval, J."""
@@ -54,8 +57,6 @@ class PowerIntegral:
         return self._between(self._measured_s, start_ns, end_ns)
 
     def _between(self, cumulative: Floats, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Floats:
-        if not len(self._edges_s):
-            return np.zeros(len(start_ns))
         # relative to the origin: a double holds no absolute ns after 104 days of uptime
         start_s, end_s = (start_ns - self._origin_ns) / 1e9, (end_ns - self._origin_ns) / 1e9
         until_end: Floats = np.interp(end_s, self._edges_s, cumulative)
@@ -182,9 +183,3 @@ def _span(states: pl.DataFrame) -> tuple[int, int]:
         return (0, 0)
     start_ns, end_ns = states.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     return int(start_ns), int(end_ns)
-
-
-def _cumulative(steps: Floats) -> Floats:
-    whole = np.zeros(len(steps) + 1)
-    np.cumsum(steps, out=whole[1:])
-    return whole

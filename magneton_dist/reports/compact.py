@@ -13,8 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from magneton_dist.energy.attribution import PowerIntegral
 from magneton_dist.reports.bands import RankBands, RunBands
 from magneton_dist.reports.palette import LOOKS, shown_state
+from magneton_dist.timeline.states import ACTIVITIES, PHASES
 
 MAX_INTERVALS = 5_000  # per rank
 MAX_READINGS = 800
@@ -22,7 +24,7 @@ MAX_STEPS = 2_000
 GAP = "-"
 _CODES = GAP + "".join(look.code for look in LOOKS)
 
-Ints = NDArray[np.int64]
+Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 
 
@@ -69,35 +71,42 @@ def compact_rank(run: RunBands, rank: int, most: int = MAX_INTERVALS) -> Compact
     }
 
 
-def _cover(states: pl.DataFrame, run: RunBands) -> tuple[Floats, Ints]:
+def _cover(states: pl.DataFrame, run: RunBands) -> tuple[Floats, Codes]:
     """Edges in ns since the window's start and the code between each two; gaps filled, repeats merged."""
-    states = states.sort("start_ns")
-    pairs = states.select("phase", "activity").unique()
-    looks = {look.name: index for index, look in enumerate(LOOKS, start=1)}
-    code = pl.Series([looks[shown_state(*row)] for row in pairs.iter_rows()], dtype=pl.Int64)
-    known = states.join(pairs.with_columns(code=code), on=["phase", "activity"], maintain_order="left")
+    states = states if states["start_ns"].is_sorted() else states.sort("start_ns")
     length = run.end_ns - run.start_ns
-    start = np.clip(known["start_ns"].to_numpy() - run.start_ns, 0, length)
-    end = np.clip(known["end_ns"].to_numpy() - run.start_ns, start, length)
-    # each interval opens at its start and leaves a gap at its end; an edge of no length is dropped below
-    edges = np.concatenate([[0], np.stack([start, end], axis=1).ravel(), [length]])
-    codes = np.concatenate([[0], np.stack([known["code"].to_numpy(), np.zeros_like(start)], axis=1).ravel()])
-    edges = np.maximum.accumulate(edges)
-    solid = np.diff(edges) > 0
-    starts, codes = edges[:-1][solid], codes[solid]
-    new = np.concatenate([[True], codes[1:] != codes[:-1]]) if len(codes) else np.zeros(0, dtype=bool)
-    return np.concatenate([starts[new], [length]]).astype(np.float64), codes[new]
+    start, end = (np.clip(states[name].to_numpy() - run.start_ns, 0, length) for name in ("start_ns", "end_ns"))
+    np.maximum.accumulate(np.maximum(end, start, out=end), out=end)
+    np.maximum(start[1:], end[:-1], out=start[1:])
+    solid = end > start
+    start, end, codes = start[solid], end[solid], _codes_of(states)[solid]
+    if not len(codes):
+        return np.array([0.0, length] if length else [0.0]), np.zeros(1 if length else 0, np.int8)
+    gaps = np.flatnonzero(np.append(start, length) > np.append(0, end))  # before the first, between, after the last
+    starts = np.insert(start, gaps, np.append(0, end)[gaps])
+    codes = np.insert(codes, gaps, 0)
+    new = np.append(True, codes[1:] != codes[:-1])
+    return np.append(starts[new], length).astype(np.float64), codes[new]
 
 
-def _sliced(edges: Floats, codes: Ints, most: int) -> tuple[Floats, Ints, float]:
+def _codes_of(states: pl.DataFrame) -> Codes:
+    """The place in `LOOKS`, from 1, of each state."""
+    looks = {look.name: index for index, look in enumerate(LOOKS, start=1)}
+    table = np.array([[looks[shown_state(p, a)] for a in ACTIVITIES] for p in PHASES], np.int8)
+    codes: Codes = table[states["phase"].to_physical().to_numpy(), states["activity"].to_physical().to_numpy()]
+    return codes
+
+
+def _sliced(edges: Floats, codes: Codes, most: int) -> tuple[Floats, Codes, float]:
     """Equal slices of time, in each the states side by side; the slices' length in µs."""
     present = np.unique(codes)
     slices = max(1, most // len(present))
     grid = np.linspace(edges[0], edges[-1], slices + 1)
-    spent = [
-        np.diff(np.interp(grid, edges, np.concatenate([[0.0], np.cumsum(np.diff(edges) * (codes == code))])))
-        for code in present
-    ]
+    lengths, until = np.diff(edges), np.zeros_like(edges)
+    spent = []
+    for code in present:
+        np.multiply(lengths, codes == code, out=until[1:])
+        spent.append(np.diff(np.interp(grid, edges, np.cumsum(until, out=until))))
     durations = np.stack(spent, axis=1).ravel()
     return (
         np.concatenate([[0.0], np.cumsum(durations)]) + edges[0],
@@ -108,26 +117,24 @@ def _sliced(edges: Floats, codes: Ints, most: int) -> tuple[Floats, Ints, float]
 
 def _power(bands: RankBands, run: RunBands) -> tuple[Floats, Floats]:
     """Edges in ns since the window's start and mean watts between each two; NaN where unknown."""
-    if not bands.power.height:
+    power = bands.power
+    if not power.height:
         return np.zeros(1), np.zeros(0)
-    power = bands.power.sort("t_ns")
-    own = power.filter(pl.col("device") == bands.device)
-    power = own if own.height else power.filter(pl.col("device") == power["device"].mode().sort().first())
-    first = power["t_ns"][0] - (power["window_ns"][0] or 0)
-    edges = np.concatenate([[first], power["t_ns"].to_numpy()]).astype(np.float64) - run.start_ns
+    own = power["device"] == bands.device
+    if not own.any():
+        own = power["device"] == power["device"].mode().sort().first()
+    power = power if own.all() else power.filter(own)
+    length = run.end_ns - run.start_ns
+    if power.height > MAX_READINGS:
+        integral = PowerIntegral(power)
+        grid = np.linspace(0.0, length, MAX_READINGS + 1)
+        at = run.start_ns + np.rint(grid).astype(np.int64)
+        covered_s, joules = integral.measured_s(at[:-1], at[1:]), integral.joules(at[:-1], at[1:])
+        return grid, np.where(covered_s > 0, joules / np.maximum(covered_s, 1e-18), np.nan)
+    power = power.sort("t_ns")
+    edges = np.append(power["t_ns"][0] - (power["window_ns"][0] or 0), power["t_ns"].to_numpy()) - run.start_ns
     watts = power["watts"].fill_null(float("nan")).to_numpy()
-    length = float(run.end_ns - run.start_ns)
-    if len(watts) <= MAX_READINGS:
-        grid = np.clip(edges, 0.0, length)
-        return np.concatenate([[0.0], grid]), np.concatenate([[np.nan], watts])
-    grid = np.linspace(0.0, length, MAX_READINGS + 1)
-    known = ~np.isnan(watts)
-    spans = np.diff(edges)
-    joules = np.concatenate([[0.0], np.cumsum(np.where(known, watts, 0.0) * spans)])
-    seconds = np.concatenate([[0.0], np.cumsum(np.where(known, spans, 0.0))])
-    covered = np.diff(np.interp(grid, edges, seconds))
-    spent = np.diff(np.interp(grid, edges, joules))
-    return grid, np.where(covered > 0, spent / np.maximum(covered, 1e-9), np.nan)
+    return np.append(0.0, np.clip(edges, 0, length)), np.append(np.nan, watts)
 
 
 def _durations(edges: Floats) -> tuple[list[int], NDArray[np.bool_]]:

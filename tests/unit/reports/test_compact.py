@@ -44,6 +44,21 @@ def test_only_the_window_is_shown():
     assert (compact["us"], compact["codes"]) == ([5, 40, 5], "i-c")
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(-5, 40), st.integers(-3, 15), st.sampled_from(["compute", "wait"])), max_size=8))
+def test_every_microsecond_is_of_the_first_state_that_reaches_it(rows):
+    """Also where states overlap, end before they start or lie outside the window, as files may say."""
+    rows = sorted((start, start + length, activity) for start, length, activity in rows)
+    shown, until = ["-"] * 30, 0
+    for start, end, activity in rows:
+        for us in range(max(start, until), min(end, 30)):
+            shown[us] = activity[0]
+        until = max(until, start, end)
+    compact = compact_rank(run_of([(a, b, "working", activity) for a, b, activity in rows], 30), 0)
+    assert "".join(us * code for us, code in zip(compact["us"], compact["codes"], strict=True)) == "".join(shown)
+    assert not any(a == b for a, b in zip(compact["codes"], compact["codes"][1:], strict=False))
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["compute", "wait", "transfer", None])), min_size=60,
