@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from time import monotonic_ns
 from typing import Any, Callable, NamedTuple
 
 import torch
@@ -229,7 +230,7 @@ class Collectives:
                 )
                 if on_device is None:
                     return None
-            row[_ISSUE] = row[_START] = self._stamps.stamp()
+            row[_ISSUE] = row[_START] = monotonic_ns() if on_cpu else self._stamps.stamp()
             self._in_flight[call_id] = row
             return row, on_device
         except Exception as error:
@@ -257,6 +258,8 @@ class Collectives:
     ) -> None:
         """Arrange to hear of the end."""
         try:
+            if on_device is None:
+                self._stamps.stamp(row[_ISSUE])  # not before: see there
             work = _work_of(out[-1] if isinstance(out, (tuple, list)) else out)
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
             if on_device is not None and not asynchronous:
