@@ -259,7 +259,7 @@ class Collectives:
         """Arrange to hear of the end."""
         try:
             if on_device is None:
-                self._stamps.stamp(row[_ISSUE])  # not before: see there
+                self._stamps.stamp_issue(row[_ISSUE])
             work = _work_of(out[-1] if isinstance(out, (tuple, list)) else out)
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
             if on_device is not None and not asynchronous:

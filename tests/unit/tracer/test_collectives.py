@@ -1,12 +1,12 @@
-"""To which group a call belongs, however the group was made."""
+"""To which group a call belongs, however the group was made; when the clocks are read."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-# A group as `split_group` makes it: natively, then entered in c10d's tables.
-SPLIT = """
+# One rank with collectives that are written into a list.
+ALONE = """
 import datetime
 from types import SimpleNamespace
 import torch
@@ -28,6 +28,10 @@ spool = Spool()
 collectives = Collectives(spool, Stamps(spool), Stacks(spool), SimpleNamespace(step=0))
 collectives.add_group(dist.group.WORLD)
 collectives.install()
+"""
+
+# A group as `split_group` makes it: natively, then entered in c10d's tables.
+SPLIT = ALONE + """
 dist.all_reduce(torch.ones(3))
 apart = dist.PrefixStore("split", store)
 split = dist.ProcessGroup(apart, 0, 1)
@@ -50,3 +54,34 @@ def test_a_group_that_was_split_off_is_not_taken_for_the_only_one() -> None:
     said = done.stdout.splitlines()[-1]
     name = said.split()[-1]
     assert said.startswith(str([(name, 1), ("split", 1), (name, 2)])), done.stdout
+
+
+# Asking for the main thread's CPU time may cost it its core, and its peers wait for what it has not issued yet.
+ORDER = ALONE + """
+happened = []
+def noting(name, function):
+    def noted(*args):
+        happened.append(name)
+        return function(*args)
+    return noted
+for name in ("_issued", "_returned"):
+    setattr(collectives, name, noting(name, getattr(collectives, name)))
+for name in ("stamp", "stamp_issue"):
+    setattr(collectives._stamps, name, noting(name, getattr(collectives._stamps, name)))
+collectives._library._destroy()
+collectives.install()
+dist.all_reduce(torch.ones(3))
+collectives.quiesce()
+(call,) = [row for row in spool.rows if row[0] == "collective"]
+times = [row[1] for row in spool.rows if row[0] == "stamp"]
+print(happened, sorted(times) == [call[13], call[15]])
+"""
+
+
+def test_clocks_are_read_after_the_issue_with_the_time_of_the_issue() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORDER], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    happened = ["_issued", "_returned", "stamp_issue", "stamp"]
+    assert done.stdout.splitlines()[-1] == f"{happened} True"
