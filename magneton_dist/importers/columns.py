@@ -87,13 +87,13 @@ class Columns:
     """Collects the events of one trace.
 
     Args:
-        device_only: leave out what tells nothing about the activities of devices: Python's functions, annotations,
-            call stacks, what collectives are of, the threads of launches.
+        device_only: leave out what tells nothing about the activities of devices: Python's functions, call stacks,
+            what collectives are of, the threads of launches that do not wait.
 
     Attributes:
         lost: events whose times make no sense, by reason.
         lost_activities: those of them that were on a device.
-        events: how many were kept.
+        events: how many were kept; of Python's functions with all others only, as in `lost`.
     """
 
     def __init__(self, *, device_only: bool = False) -> None:

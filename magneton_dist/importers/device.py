@@ -18,6 +18,7 @@ from magneton_dist.importers.names import Names
 from magneton_dist.records.schema import I64, STR
 from magneton_dist.tracer.rows import OPERATOR
 
+# ns since the host started: 18 digits are 31 years, and any of them fit 64 bits
 _ANNOUNCED = re.compile(re.escape(OPERATOR) + r"(\d{1,18})")
 _KINDS = pl.Series(KINDS)
 # Of rows with `kind`, `node` and `sm_ppm` as `columns.Columns` has them.
@@ -62,7 +63,7 @@ def read_device(path: Path) -> DeviceActivities:
     called = np.where(called == NONE, announced.around(ops, device), called)
     rows = device.select(
         pl.col("stream").cast(I64), KIND, columns.names.column(pl.col("name")).alias("name"), "start_ns", "end_ns",
-        "issue_ns", *HELD, _known(called).alias("called_ns"),
+        "issue_ns", *HELD, _nullable(called).alias("called_ns"),
     )  # fmt: skip
     syncs = columns.syncs.frame(base)
     waits = syncs.filter(columns.of_main_thread(syncs["thread"].to_numpy()))
@@ -136,12 +137,12 @@ def _waited(waits: pl.DataFrame, ops: pl.DataFrame, announced: _Announced, names
     torchs = ops.filter(announced.of(ops) == NONE) if announced.any else ops
     name = np.append(torchs["name"].to_numpy(), NONE)[innermost(torchs, *at)]
     return waits.select(
-        "start_ns", "end_ns", names.column(pl.lit(_known(name))).fill_null("").alias("what"),
-        _known(announced.within(ops, *at)).alias("called_ns"),
+        "start_ns", "end_ns", names.column(pl.lit(_nullable(name))).fill_null("").alias("what"),
+        _nullable(announced.within(ops, *at)).alias("called_ns"),
     ).cast({"what": STR})  # fmt: skip
 
 
-def _known(values: Ints) -> pl.Series:
+def _nullable(values: Ints) -> pl.Series:
     """Null for `NONE`."""
     found = pl.Series(values, dtype=I64)
     return found.set(found == NONE, None)

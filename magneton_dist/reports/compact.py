@@ -123,7 +123,7 @@ def _power(bands: RankBands, run: RunBands) -> tuple[Floats, Floats]:
     own = power["device"] == bands.device
     if not own.any():
         own = power["device"] == power["device"].mode().sort().first()
-    power = power if own.all() else power.filter(own)
+    power = power if own.all(ignore_nulls=False) else power.filter(own)
     length = run.end_ns - run.start_ns
     if power.height > MAX_READINGS:
         integral = PowerIntegral(power)

@@ -58,7 +58,7 @@ _QUIESCE_S = 0.5
 _CALLBACK_DEATH_S = 0.01
 
 Row = list[Any]
-_Call = tuple[Row, "DeviceCall | None"]
+_Call = tuple[Row, "DeviceCall | None", bool]  # is its stamp still to be written?
 
 
 class _Group:
@@ -139,7 +139,7 @@ class Collectives:
         # A library of the job that comes later may handle the same operators; torch must not refuse it.
         known.difference_update(library._op_impls)
         self._library = library
-        for entry in (self._issued, self._returned, self._ended):
+        for entry in (self._issued, self._returned, self._stamped, self._ended):
             uncompiled.ends_here(entry)
         self._follow_waits()
 
@@ -185,13 +185,18 @@ class Collectives:
         )
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = overload._handle.redispatch_boxed
-        spool, issued, returned = self._spool, self._issued, self._returned
+        spool, issued, returned, stamped = self._spool, self._issued, self._returned, self._stamped
 
         def kernel(keyset: Any, *args: Any) -> Any:
             call = issued(operator, args) if spool.live else None
-            out = redispatch(keyset & after, *args)
+            try:
+                out = redispatch(keyset & after, *args)
+            except BaseException:
+                if call is not None:
+                    stamped(call)
+                raise
             if call is not None:
-                returned(operator, args, *call, out)
+                returned(operator, args, call, out)
             return out
 
         uncompiled.passes_through(kernel)
@@ -230,9 +235,12 @@ class Collectives:
                 )
                 if on_device is None:
                     return None
-            row[_ISSUE] = row[_START] = monotonic_ns() if on_cpu else self._stamps.stamp()
+            # A kernel that is asked for the CPU time of a running thread may take it off its core on that occasion.
+            # Right before an issue, for which all peers wait, that costs 1 ms a collective where ranks share cores.
+            late = not torch.cuda.is_initialized()
+            row[_ISSUE] = row[_START] = monotonic_ns() if late else self._stamps.stamp()
             self._in_flight[call_id] = row
-            return row, on_device
+            return row, on_device, late
         except Exception as error:
             self._spool.fault("collectives issue", error)
             return None
@@ -253,13 +261,10 @@ class Collectives:
 
     # --- completion ---
 
-    def _returned(
-        self, operator: _Operator, args: Any, row: Row, on_device: DeviceCall | None, out: Any
-    ) -> None:
+    def _returned(self, operator: _Operator, args: Any, call: _Call, out: Any) -> None:
         """Arrange to hear of the end."""
+        row, on_device, _ = call
         try:
-            if on_device is None:
-                self._stamps.stamp_issue(row[_ISSUE])
             work = _work_of(out[-1] if isinstance(out, (tuple, list)) else out)
             asynchronous = len(args) <= operator.async_at or args[operator.async_at]
             if on_device is not None and not asynchronous:
@@ -270,6 +275,16 @@ class Collectives:
                 self._waited[id(work)] = [work, row, on_device]
         except Exception as error:
             self._lose(row, error)
+        self._stamped(call)
+
+    def _stamped(self, call: _Call) -> None:
+        """Write the stamp of the issue, where that was left until now."""
+        row, _, late = call
+        try:
+            if late:
+                self._stamps.stamp(row[_ISSUE])
+        except Exception as error:
+            self._spool.fault("collectives issue", error)
 
     def _lose(self, row: Row, why: BaseException | str) -> None:
         """The end of this call will never be known; nothing of it is kept, or memory would grow with the job."""

@@ -66,8 +66,7 @@ def noting(name, function):
     return noted
 for name in ("_issued", "_returned"):
     setattr(collectives, name, noting(name, getattr(collectives, name)))
-for name in ("stamp", "stamp_issue"):
-    setattr(collectives._stamps, name, noting(name, getattr(collectives._stamps, name)))
+collectives._stamps.stamp = noting("stamp", collectives._stamps.stamp)
 collectives._library._destroy()
 collectives.install()
 dist.all_reduce(torch.ones(3))
@@ -75,6 +74,11 @@ collectives.quiesce()
 (call,) = [row for row in spool.rows if row[0] == "collective"]
 times = [row[1] for row in spool.rows if row[0] == "stamp"]
 print(happened, sorted(times) == [call[13], call[15]])
+happened.clear()
+try:
+    dist.all_gather([torch.ones(3), torch.ones(3)], torch.ones(3))
+except RuntimeError:
+    print(happened, [row[1] for row in spool.rows][-1] == max(row[13] for row in collectives._in_flight.values()))
 """
 
 
@@ -83,5 +87,6 @@ def test_clocks_are_read_after_the_issue_with_the_time_of_the_issue() -> None:
         [sys.executable, "-c", ORDER], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    happened = ["_issued", "_returned", "stamp_issue", "stamp"]
-    assert done.stdout.splitlines()[-1] == f"{happened} True"
+    happened = ["_issued", "_returned", "stamp", "stamp"]
+    refused = ["_issued", "stamp"]  # by gloo; the job goes on
+    assert done.stdout.splitlines() == [f"{happened} True", f"{refused} True"]
