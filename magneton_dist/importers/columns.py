@@ -87,13 +87,13 @@ class Columns:
     """Collects the events of one trace.
 
     Args:
-        device_only: leave out what tells nothing about the activities of devices: Python's functions, call stacks,
-            what collectives are of, the threads of launches that do not wait.
+        device_only: leave out what tells nothing about the activities of devices: Python's functions, annotations of
+            the user, call stacks, what collectives are of, the threads of launches that do not wait.
 
     Attributes:
-        lost: events whose times make no sense, by reason.
+        lost: events that were not left out and whose times make no sense, by reason.
         lost_activities: those of them that were on a device.
-        events: how many were kept; of Python's functions with all others only, as in `lost`.
+        events: how many were kept.
     """
 
     def __init__(self, *, device_only: bool = False) -> None:
@@ -136,7 +136,7 @@ class Columns:
             name = self.names.ids([e.name for e in events])
             python, parents = ids([a.python_id for a in args]), ids([a.python_parent for a in args])
             self.functions.add(start, end, name, self._thread(events), python, parents)
-        elif category in MARKED:
+        elif category in (OPERATORS if self._device_only else MARKED):
             self._add_host(category, events)
 
     def _add_activities(self, kind: str, events: list[Event]) -> None:
