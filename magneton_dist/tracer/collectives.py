@@ -139,7 +139,7 @@ class Collectives:
         # A library of the job that comes later may handle the same operators; torch must not refuse it.
         known.difference_update(library._op_impls)
         self._library = library
-        for entry in (self._issued, self._returned, self._stamped, self._ended):
+        for entry in (self._issued, self._returned, self._refused, self._ended):
             uncompiled.ends_here(entry)
         self._follow_waits()
 
@@ -185,15 +185,15 @@ class Collectives:
         )
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = overload._handle.redispatch_boxed
-        spool, issued, returned, stamped = self._spool, self._issued, self._returned, self._stamped
+        spool, issued, returned, refused = self._spool, self._issued, self._returned, self._refused
 
         def kernel(keyset: Any, *args: Any) -> Any:
             call = issued(operator, args) if spool.live else None
             try:
                 out = redispatch(keyset & after, *args)
-            except BaseException:
+            except BaseException as error:
                 if call is not None:
-                    stamped(call)
+                    refused(call, error)
                 raise
             if call is not None:
                 returned(operator, args, call, out)
@@ -276,6 +276,14 @@ class Collectives:
         except Exception as error:
             self._lose(row, error)
         self._stamped(call)
+
+    def _refused(self, call: _Call, why: BaseException) -> None:
+        """The backend did not take the call, and the job hears of that as ever."""
+        self._stamped(call)
+        try:
+            self._lose(call[0], why)
+        except Exception as error:
+            self._spool.fault("collectives issue", error)
 
     def _stamped(self, call: _Call) -> None:
         """Write the stamp of the issue, where that was left until now."""
