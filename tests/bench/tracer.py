@@ -1,20 +1,24 @@
 """What the tracer costs: collectives always on, one step's operator graph, start-up.
 
-Run by `make bench NAME=tracer`. Two ranks of a real torchrun job switch the tracer on and off from block to
+Run by `make bench NAME=tracer`, half an hour. Two ranks of a real torchrun job switch the tracer on and off from block to
 block of the same run, so that the machine's moods meet both alike. CPU time counts all threads of a rank;
 what the spool's thread does in the background is done inside the measured blocks.
 
+One step of usual size takes about 16 s here and varies by 5 to 10 %, so that pairs of such steps cannot show 1 %.
+What the tracer adds to a step is therefore measured in many short ones, which have the same collectives and compute
+an eighth as much (with next to no computing its threads would never take a core from anyone), and is set against the
+CPU time of a dark step of usual size. The direct ratio is given beside it.
+
 build/bench/tracer.json:
-    collective_step_ratio              worst of the CPU ratios below
-    collective_step_ratio_MODEL        CPU time of a step, traced / dark, mean of the ranks, median of paired blocks
-    collective_step_ratio_low_MODEL    95 % interval of that median, by order statistics; also _high_
+    collective_step_ratio              worst of the ratios below
+    collective_step_ratio_MODEL        1 + added CPU time of a step / CPU time of a dark step of all tokens
+    collective_step_ratio_low_MODEL    the same from the 95 % interval of what is added; also _high_
+    collective_added_ms_MODEL          CPU time of a short step, traced - dark, mean of the ranks, median of pairs
+    collective_us_MODEL                that per collective; also _low_ and _high_, 95 % by order statistics
+    collective_short_ratio_MODEL       CPU time of a short step, traced / dark
+    collective_direct_ratio_MODEL      the same in steps of all tokens, median of few pairs; also _low_ and _high_
     collective_wall_ratio_MODEL        the same in wall time
     collectives_MODEL                  collectives in a step
-    collective_us_MODEL                CPU time per collective that the tracer adds; from steps of few tokens,
-                                       where it is not lost in the noise of the computing
-    collective_us_low_MODEL            95 % interval of that median; also _high_
-    collective_step_ratio_parts_MODEL  1 + collectives times that / CPU time of a dark step of all tokens
-    collective_step_ratio_parts_high_MODEL  the same from the high end
     graph_step_ratio                   wall time of the step whose operators are recorded / dark (DDP)
     graph_step_ratio_plain             the same without fingerprints of the values
     start_up_s                         CPU time added until the first process group exists
@@ -43,8 +47,10 @@ GRAPH_PAIRS = 3
 START_UPS = 9
 TOKENS = 4096  # of a rank in a step, which takes about 16 s on two cores; usual jobs have more
 TRACED_TOKENS = 1024
-FEW_TOKENS = 8
-THIN_PAIRS = 120  # a pair's difference is a few tens of ms in noise of the same size
+SHORT_TOKENS = 512
+SHORT_PAIRS = 60  # a pair differs by about 100 ms, in noise of the same size
+# Whether the allocator gives pages back between steps, to take them again, is chance and costs up to 100 ms a step.
+KEEPS_PAGES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 30)}
 START_UP = "import torch.distributed as d; d.init_process_group('gloo')"
 
 
@@ -55,30 +61,31 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             launch([*torchrun(2), __file__, model, folder], traced=True, folder=folder)
             ranks = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("figures-*.json"))]
-        ratios = [rank.pop("collective_step_ratios") for rank in ranks]
-        paired = sorted(map(statistics.fmean, zip(*ratios, strict=True)))
-        low, high = median_interval(len(paired))
-        figures[f"collective_step_ratio_{model}"] = statistics.median(paired)
-        figures[f"collective_step_ratio_low_{model}"] = paired[low]
-        figures[f"collective_step_ratio_high_{model}"] = paired[high]
-        added = sorted(map(statistics.fmean, zip(*(rank.pop("added_us") for rank in ranks), strict=True)))
-        low, high = median_interval(len(added))
+        direct = interval(ranks, "direct_ratios")
+        added_s = interval(ranks, "added_s")
         for name in ranks[0]:
             figures[f"{name}_{model}"] = statistics.fmean(rank[name] for rank in ranks)
-        step_us = figures.pop(f"dark_cpu_us_{model}") / figures[f"collectives_{model}"]
-        for end, us in (("", statistics.median(added)), ("_low", added[low]), ("_high", added[high])):
-            figures[f"collective_us{end}_{model}"] = us
-            figures[f"collective_step_ratio_parts{end}_{model}"] = 1 + us / step_us
+        dark_s, collectives = figures.pop(f"dark_cpu_s_{model}"), figures[f"collectives_{model}"]
+        figures[f"collective_added_ms_{model}"] = added_s[0] * 1e3
+        for place, end in enumerate(("", "_low", "_high")):
+            figures[f"collective_step_ratio{end}_{model}"] = 1 + added_s[place] / dark_s
+            figures[f"collective_us{end}_{model}"] = added_s[place] / collectives * 1e6
+            figures[f"collective_direct_ratio{end}_{model}"] = direct[place]
     for name in ("graph_step_ratio", "graph_step_ratio_plain"):
         figures[name] = figures.pop(f"{name}_ddp")
-    figures["collective_step_ratio"] = max(
-        figures["collective_step_ratio_ddp"], figures["collective_step_ratio_fsdp2"]
-    )
+    figures["collective_step_ratio"] = max(figures["collective_step_ratio_ddp"], figures["collective_step_ratio_fsdp2"])
     figures["start_up_s"] = start_up_s()
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(figures, indent=1) + "\n")
     for name, value in figures.items():
         print(f"{name:40} {value:10.4f}")
+
+
+def interval(ranks: list[dict[str, Any]], name: str) -> tuple[float, float, float]:
+    """Median of the pairs' means over the ranks, and the ends of its 95 % interval; takes the list out of `ranks`."""
+    paired = sorted(map(statistics.fmean, zip(*(rank.pop(name) for rank in ranks), strict=True)))
+    low, high = median_interval(len(paired))
+    return statistics.median(paired), paired[low], paired[high]
 
 
 def median_interval(count: int) -> tuple[int, int]:
@@ -98,7 +105,7 @@ def torchrun(ranks: int) -> list[str]:
 def launch(command: list[str], *, traced: bool, folder: str) -> None:
     from magneton_dist.tracer.environment import launch_environment
 
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **KEEPS_PAGES}
     if traced:
         spool = Path(tempfile.mkdtemp(dir=folder))
         (spool / "token").write_text("bench")
@@ -239,17 +246,17 @@ def rank(name: str, folder: str) -> None:
     switch.off()
     compared = compare(switch.on, switch.off, PAIRS, BLOCK_STEPS)
     figures: dict[str, Any] = {
-        "collective_step_ratios": [on[0] / off[0] for on, off in compared],
+        "direct_ratios": [on[0] / off[0] for on, off in compared],
         "collective_wall_ratio": statistics.median(on[1] / off[1] for on, off in compared),
         "collectives": collectives,
         "step_s": statistics.median(off[1] for _, off in compared),
+        "dark_cpu_s": statistics.median(off[0] for _, off in compared),
     }
-    figures["dark_cpu_us"] = statistics.median(off[0] for _, off in compared) * 1e6
-    rows = FEW_TOKENS
+    rows = SHORT_TOKENS
     compare(switch.on, switch.off, 1, BLOCK_STEPS)
-    thin = compare(switch.on, switch.off, THIN_PAIRS, BLOCK_STEPS)
-    rows = TOKENS
-    figures["added_us"] = [(on[0] - off[0]) / collectives * 1e6 for on, off in thin]
+    short = compare(switch.on, switch.off, SHORT_PAIRS, BLOCK_STEPS)
+    figures["added_s"] = [on[0] - off[0] for on, off in short]
+    figures["collective_short_ratio"] = statistics.median(on[0] / off[0] for on, off in short)
     if name == "ddp":
         rows = TRACED_TOKENS
         for suffix, fingerprints in (("", "standard"), ("_plain", "none")):
