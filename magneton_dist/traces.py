@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from magneton_dist import audits
 from magneton_dist.config import Compare
-from magneton_dist.errors import InputError, RecordError
+from magneton_dist.errors import InputError, Interrupted, RecordError
 from magneton_dist.importers.rank_files import rank_pattern, trace_files
 from magneton_dist.importers.record import VARIANT, import_traces
 from magneton_dist.importers.straggler import is_timeline, read_timeline
@@ -66,7 +67,22 @@ def audit_traces(
     audits.Settings(
         name=name, started=now.isoformat(timespec="seconds"), baseline=VARIANT, compare=Compare(), profile=profile
     ).write(folder)
-    return audits.audit(folder)
+    with named_when_interrupted(folder):
+        return audits.audit(folder)
+
+
+@contextmanager
+def named_when_interrupted(folder: Path) -> Iterator[None]:
+    """Ctrl-C within keeps the record in `folder`, which holds all that was read of the traces, and says so.
+
+    Raises:
+        Interrupted: in place of KeyboardInterrupt.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        do = f"magneton-dist audit {folder} goes on from it"
+        raise Interrupted("what was read of the traces is kept there", where=str(folder), do=do) from stop
 
 
 def _import_timeline(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import tempfile
 import traceback
@@ -21,10 +22,9 @@ from magneton_dist.commands.export import export
 from magneton_dist.commands.init import init
 from magneton_dist.commands.launch import launch
 from magneton_dist.commands.replay import replay
-from magneton_dist.errors import MagnetonError
+from magneton_dist.errors import Interrupted, MagnetonError
 
 NAME = "magneton-dist"
-INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -56,7 +56,9 @@ def _about(
 
 def main() -> None:
     """Entry point of `magneton-dist`."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and told: what follows is Python's own end
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -65,23 +67,25 @@ def run(arguments: Sequence[str]) -> int:
         code = app(list(arguments) or ["--help"], prog_name=NAME, standalone_mode=False)
     except typer.TyperException as error:
         return _fail(error.format_message(), error.exit_code)
+    except Interrupted as stop:
+        return _fail(str(stop), stop.exit_code, "interrupted")
     except MagnetonError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+        code = Interrupted.exit_code
     except Exception as error:  # noqa: BLE001 - the last line of defence: say so, and keep the traceback
         return _fail(f"unexpected {type(error).__name__}: {error} (traceback in {_keep_traceback()})", 1)
-    if code == INTERRUPTED:
+    if code == Interrupted.exit_code:
         sys.stderr.write(f"{NAME}: interrupted\n")
     return code if isinstance(code, int) else 0
 
 
-def _fail(message: str, code: int) -> int:
+def _fail(message: str, code: int, kind: str = "error") -> int:
     """Print `message` on one line, with nothing in it that a terminal would obey."""
     line = re.sub(r"\s*[\r\n]\s*", " ", message)
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
     encoding = sys.stderr.encoding or "ascii"
-    sys.stderr.write(f"{NAME}: error: {shown}\n".encode(encoding, "backslashreplace").decode(encoding))
+    sys.stderr.write(f"{NAME}: {kind}: {shown}\n".encode(encoding, "backslashreplace").decode(encoding))
     return code
 
 

@@ -45,9 +45,13 @@ def audit(
         from magneton_dist import audits
 
         outcome = audits.audit(Path(what[0]), watts)
+        present(outcome, as_json=as_json, quiet=quiet)
     else:
+        from magneton_dist.traces import named_when_interrupted
+
         outcome = _traces(what, out, watts, rank_regex, strict=strict)
-    present(outcome, as_json=as_json, quiet=quiet)
+        with named_when_interrupted(outcome.folder):
+            present(outcome, as_json=as_json, quiet=quiet)
     return exit_code(outcome.audit)
 
 
@@ -59,7 +63,8 @@ def _traces(
 
     from magneton_dist.traces import audit_traces
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         reading = bar.add_task("Reading traces", total=None)
         return audit_traces(
             given, out, profile=profile, rank_regex=rank_regex, strict=strict,

@@ -37,7 +37,8 @@ def replay(
     from magneton_dist.reports.progress import duration
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the processes and their folder go, too
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("Replaying", total=None)
 
         def show(moment: Moment) -> None:

@@ -66,10 +66,9 @@ def with_kernels(
             how = "by when they were launched, for want of external ids"
             said = f"step {known.step}: {guessed} of {activities.height} activities met their operators {how}"
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
-        host_times += [
-            _idled(seen.rows["issue_ns"], activities, known, t_ns, tables),
-            _waits(seen.waits, known, tables["ops"], tables["stamps"]),
-        ]
+        host_times.append(_waits(seen.waits, known, tables["ops"], tables["stamps"]))
+        if not seen.lost:  # else nothing proves that the device idled
+            host_times.append(_idled(seen.rows["issue_ns"], activities, known, t_ns, tables))
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
         detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})

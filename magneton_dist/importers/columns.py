@@ -93,6 +93,8 @@ class Columns:
     Attributes:
         lost: events that were not left out and whose times make no sense, by reason.
         lost_activities: those of them that were on a device.
+        unnamed: activities without a name.
+        unplaced: activities that do not say which device and stream they were on.
         events: how many were kept.
     """
 
@@ -109,7 +111,7 @@ class Columns:
         self.functions = Rows("name", "thread", "python", "parent")
         self.comms: list[Comm] = []
         self.lost: Counter[str] = Counter()
-        self.lost_activities = 0
+        self.lost_activities = self.unnamed = self.unplaced = 0
         self.events = 0
         self._collective, self._annotation = Matching(COLLECTIVE_KERNEL), Matching(ANNOTATION)
         self._synchronises = Matching(SYNCHRONISES)
@@ -150,10 +152,12 @@ class Columns:
             collective = self._collective(name, names)
             kinds[collective] = KINDS.index("collective")
             self._comms_of(args, comm, collective)
+        self.unnamed += names.count(None)
         device, stream = ids([a.device for a in args]), ids([a.stream for a in args])
-        if (device == NONE).any():
+        unplaced = (device == NONE) | (stream == NONE)
+        if unplaced.any():
+            self.unplaced += int(unplaced.sum())
             device = np.where(device == NONE, ids([e.pid for e in events]), device)
-        if (stream == NONE).any():
             stream = np.where(stream == NONE, ids([e.tid for e in events]), stream)
         correlation, external = ids([a.correlation for a in args]), ids([a.external_id for a in args])
         held, node, called = sm_ppm(args), ids([a.graph_node for a in args]), ids([a.operator for a in args])

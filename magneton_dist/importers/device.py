@@ -88,6 +88,28 @@ def launched(device: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     ).sort("start_ns", "end_ns")
 
 
+def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """`device` (see `launched`) with the ends that cannot be, and how many those were.
+
+    A stream does one thing after the other. What would outlast a whole later activity of its stream cannot have been
+    that long; it ends where the next begins. Kernels of one CUDA graph, which share a launch, may run side by side.
+    """
+    start, end, stream, number_, correlation = (
+        device[name].to_numpy() for name in ("start_ns", "end_ns", "stream", "device", "correlation")
+    )
+    order = np.lexsort((stream, number_))
+    streams = np.split(order, np.flatnonzero(np.diff(stream[order]) | np.diff(number_[order])) + 1)
+    ends, mended = end.copy(), 0
+    for rows in streams:
+        soonest = np.minimum.accumulate(end[rows][::-1])[::-1]
+        launch = correlation[rows]
+        together = (launch[:-1] > 0) & (launch[:-1] == launch[1:])
+        outlasting = np.flatnonzero((end[rows[:-1]] > soonest[1:]) & ~together)
+        ends[rows[outlasting]] = start[rows[outlasting + 1]]
+        mended += len(outlasting)
+    return (device.with_columns(pl.Series("end_ns", ends)), mended) if mended else (device, 0)
+
+
 def by_external_id(ops: pl.DataFrame, device: pl.DataFrame) -> Ints:
     """Row of the operator that launched each activity, as the profiler says; -1 where it does not."""
     ids, wanted = ops["external"].to_numpy(), device["external"].to_numpy()

@@ -43,7 +43,7 @@ class Event(msgspec.Struct, gc=False):
 
     ph: str = ""
     cat: str | None = None
-    name: Scalar = None
+    name: str | None = None
     ts: Scalar = None
     dur: Scalar = 0
     pid: Scalar = None
@@ -52,7 +52,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class BareEvent(msgspec.Struct):
-    """An event whose arguments cannot be read."""
+    """An event whose name is no text, or whose arguments cannot be read."""
 
     ph: str = ""
     cat: str | None = None
@@ -61,6 +61,7 @@ class BareEvent(msgspec.Struct):
     dur: Scalar = 0
     pid: Scalar = None
     tid: Scalar = None
+    args: msgspec.Raw = NOTHING
 
 
 class Device(msgspec.Struct):

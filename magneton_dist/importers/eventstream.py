@@ -39,6 +39,7 @@ T = TypeVar("T")
 _events = msgspec.json.Decoder(list[Event])
 _event = msgspec.json.Decoder(Event)
 _bare = msgspec.json.Decoder(BareEvent)
+_args = msgspec.json.Decoder(Args | None)
 _head = msgspec.json.Decoder(Head)
 
 
@@ -202,12 +203,19 @@ class EventStream:
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.dropped[reason] += 1
             return None, None
-        self.mended["arguments of an unknown type"] += 1
         bare, left = read
         if bare is None:
             return None, left
-        fields = (bare.ph, bare.cat, bare.name, bare.ts, bare.dur, bare.pid, bare.tid)
-        return Event(*fields, Args()), left
+        name = bare.name
+        if not isinstance(name, str | None):
+            self.mended["a name that is no text"] += 1
+            name = str(name)
+        try:
+            args = _args.decode(bare.args) if bare.args else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.mended["arguments of an unknown type"] += 1
+            args = Args()
+        return Event(bare.ph, bare.cat, name, bare.ts, bare.dur, bare.pid, bare.tid, args), left
 
     def _read_tail(self, rest: bytes) -> None:
         """What stands after the events."""

@@ -25,7 +25,7 @@ AT_ONCE = 1 << 17  # activities that are looked at together, which bounds the me
 
 def causes(
     device: pl.DataFrame, op: Ints, loader: pl.DataFrame, syncs: pl.DataFrame, within: Ints, ops: pl.DataFrame,
-    steps: pl.DataFrame,
+    steps: pl.DataFrame, *, whole: bool,
 ) -> pl.DataFrame:
     """Why the device idled in the steps, and where the host waited for it.
 
@@ -37,12 +37,13 @@ def causes(
         within: of each of those the row of the operator that made it, -1 where none did.
         ops: name and stack of the operators.
         steps: `STEPS`, sorted by start.
+        whole: no activity is missing; else nothing proves that the device idled.
 
     Returns:
         step, kind, name and stack (numbers of the trace), count and duration_ns summed over all with the same.
     """
     fetches = int(loader["name"].mode().to_numpy().min()) if loader.height else None
-    rows = [*idle_times(device, op, loader, steps), _synchronised(syncs, within)]
+    rows = [*(idle_times(device, op, loader, steps) if whole else ()), _synchronised(syncs, within)]
     return _largest(_sums(pl.concat(_of_operators(part, ops, steps, fetches) for part in rows)))
 
 

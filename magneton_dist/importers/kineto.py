@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +16,19 @@ from magneton_dist.importers import calls, host_times
 from magneton_dist.importers.bytestream import DO
 from magneton_dist.importers.call_stacks import Stacks
 from magneton_dist.importers.columns import KINDS, LOADER, Columns, Ints
-from magneton_dist.importers.device import HELD, KIND, by_external_id, launched
+from magneton_dist.importers.device import HELD, KIND, by_external_id, launched, within_streams
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
+from magneton_dist.importers.extent import Extent
 from magneton_dist.importers.fields import NONE
 from magneton_dist.importers.host_ops import computing
 from magneton_dist.importers.steps import step_of, steps_of
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, IDS, MARKS
+
+NOT_STRICT = "read it without --strict"
+MOST_UNLAUNCHED = 0.1  # of the activities; the first ones of any trace were launched before it began
 
 
 @dataclass
@@ -71,10 +76,13 @@ def read_trace(path: Path, *, strict: bool = False) -> RankTrace:
     for events in stream.batches():
         columns.add(events)
     if strict and columns.lost:
-        raise RecordError(_counted(columns.lost), where=str(path), do="read it without --strict")
+        raise RecordError(_counted(columns.lost), where=str(path), do=NOT_STRICT)
     if not columns.events:
         raise RecordError("holds no event of a host or a device", where=str(path), do=DO)
-    return _Assembly(path, stream, columns).trace()
+    assembly = _Assembly(path, stream, columns)
+    if strict and assembly.outlasting:
+        raise RecordError(_counted(assembly.outlasting), where=str(path), do=NOT_STRICT)
+    return assembly.trace()
 
 
 class _Assembly:
@@ -83,23 +91,56 @@ class _Assembly:
     def __init__(self, path: Path, stream: EventStream, columns: Columns) -> None:
         self.path, self.columns, self.head = path, columns, stream.head
         self.faults: list[str] = []
-        if stream.mended:
-            self.faults.append(f"mended {_counted(stream.mended)}")
-        if stream.dropped:
-            self.faults.append(f"dropped {_counted(stream.dropped)}")
-        if columns.lost:
-            self.faults.append(f"dropped {_counted(columns.lost)}")
         self.unread = sum(stream.dropped.values()) + columns.lost_activities
         base = number(self.head.base_ns) or 0
         launches = columns.launches.frame(base)
-        self.launched_ns = _ends_of(launches)
-        self.device = launched(columns.device.frame(base), launches)
+        self.extent = Extent()
+        self.extent.add(launches)
+        self.device, outlasting = within_streams(launched(columns.device.frame(base), launches))
+        self.outlasting = +Counter({"durations that outlast whole later ones of their stream": outlasting})
         del launches  # large
         self.ops, self.marks, self.functions, self.syncs = (
             rows.frame(base) for rows in (columns.ops, columns.marks, columns.functions, columns.syncs)
         )
+        for events in (self.device, self.ops, self.marks, self.functions):
+            self.extent.add(events)
         self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
         self.names = columns.names
+        for how, counts in (
+            ("mended", stream.mended), ("mended", self.outlasting), ("dropped", stream.dropped),
+            ("dropped", columns.lost),
+        ):  # fmt: skip
+            if counts:
+                self.faults.append(f"{how} {_counted(counts)}")
+        self._doubts()
+
+    def _doubts(self) -> None:
+        """Note what the activities do not tell, and an event that is much longer than all else."""
+        count, columns = self.device.height, self.columns
+        if columns.unnamed:
+            self.faults.append(f"{columns.unnamed} of {count} activities have no name: none is taken for a collective")
+        if columns.unplaced:
+            self.faults.append(
+                f"{columns.unplaced} of {count} activities do not say on which device or stream they ran: the process "
+                "and thread of their events stand for these"
+            )
+        unlaunched = self.device["issue_ns"].null_count()
+        if unlaunched > MOST_UNLAUNCHED * count:
+            self.faults.append(
+                f"the launches of {unlaunched} of {count} activities are not in the trace: why the device idled before "
+                "those is not known"
+            )
+        if (alone := self.extent.alone()) is not None:
+            name, rest_ns = alone
+            start, end = self.extent.span_ns()
+            with_it, without = (end - start) / 1e9, rest_ns / 1e9
+            self.faults.append(
+                f"is {with_it:.3g} s long, and without one event, {self._name(name)}, {without:.3g} s: if that event's "
+                "times are wrong, so are most figures"
+            )
+
+    def _name(self, number_: int) -> str:
+        return "a call of the runtime" if number_ == NONE else self.names.texts()[number_]
 
     def trace(self) -> RankTrace:
         """All of it."""
@@ -144,7 +185,7 @@ class _Assembly:
             host=self.head.host,
             device=self._device(),
             device_name=self._device_name(),
-            span_ns=self._span(),
+            span_ns=self.extent.span_ns(),
             numbered=numbered,
             calls=calls.of_only_group(found, info.groups if info else None),
             tables={
@@ -165,18 +206,15 @@ class _Assembly:
         """Why the device idled, and where the host waited for it (`HOST_TIMES`)."""
         if not device.height or not steps.height:
             return HOST_TIMES.empty()
+        if self.unread:
+            self.faults.append("why its device idled is not told: what cannot be read may have run on it meanwhile")
         loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
         within = innermost(self.ops, *_instants(self.syncs))
-        sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps)
+        sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps, whole=not self.unread)
         return sums.select(
             "step", "kind", self.names.column(pl.col("name")).fill_null("").alias("what"),
             stacks.of_texts(texts, sums["stack"]).alias("stack_id"), "count", "duration_ns",
         ).cast(pl.Schema(HOST_TIMES.schema))  # fmt: skip
-
-    def _span(self) -> tuple[int, int]:
-        frames = (self.device, self.ops, self.marks, self.functions)
-        spans = [span for span in (self.launched_ns, *map(_ends_of, frames)) if span is not None]
-        return min(start for start, _ in spans), max(end for _, end in spans)
 
     def _device(self) -> str:
         if self.device.height:
@@ -231,7 +269,7 @@ class _Assembly:
 
     def _steps(self) -> tuple[pl.DataFrame, bool]:
         """Steps, and whether they have numbers of the profiler."""
-        start, end = self._span()
+        start, end = self.extent.span_ns()
         drained = end if not self.device.height else max(int(self.device["end_ns"].to_numpy().max()), start)
         steps, how = steps_of(self.marks, start, end, drained)
         if how:
@@ -252,16 +290,9 @@ class _Assembly:
         """Where the profiler saw the device."""
         if not activities:
             return MARKS.empty()
-        start, end = self._span()
+        start, end = self.extent.span_ns()
         detail = json.dumps({"start_ns": start, "activities": activities + self.unread})
         return pl.DataFrame({"name": ["kernels"], "t_ns": [end + 1], "detail": [detail]}, schema=MARKS.schema)
-
-
-def _ends_of(frame: pl.DataFrame) -> tuple[int, int] | None:
-    """First start and last end; None where nothing is."""
-    if not frame.height:
-        return None
-    return int(frame["start_ns"].to_numpy().min()), int(frame["end_ns"].to_numpy().max())
 
 
 def _instants(calls: pl.DataFrame) -> tuple[Ints, Ints]:

@@ -16,6 +16,7 @@ from magneton_dist.records.audit import (
 from magneton_dist.reports.figures import one_line, percent, quantity
 from magneton_dist.reports.palette import WASTE, split_key
 
+_UNEXPLAINED = 0.25  # of the ranks' time: with more than this unknown, "no waste found" alone would mislead
 _RESIDUAL = 0.005  # of a rank's joules: below it, a residual is rounding and not worth a colour
 
 
@@ -42,9 +43,22 @@ def headline(audit: Audit) -> Headline:
         return Headline("not compared", why, "", waste=False)
     if not audit.findings:
         part = "what was recorded of " if doubts(audit) else ""
-        return _uneven(audit, names) or Headline("audited alone", f"No waste found in {part}{names}.", "", waste=False)
+        found = f"No waste found in {part}{names}{_unexplained(audit)}."
+        return _uneven(audit, names) or Headline("audited alone", found, "", waste=False)
     worst = audit.findings[0]
     return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
+
+
+def _unexplained(audit: Audit) -> str:
+    """How much of the ranks' time nothing tells the use of, where that is much; else empty."""
+    ranks = [rank for variant in audit.variants.values() for rank in variant.ranks]
+    states = [shown_states(rank) for rank in ranks]
+    total = sum(seconds for of_rank in states for seconds, _ in of_rank.values())
+    unknown = sum(of_rank.get("unresolved", (0.0, 0.0))[0] for of_rank in states)
+    unknown += sum(rank.idle_s.get("unknown", 0.0) for rank in ranks)
+    if unknown <= _UNEXPLAINED * total:
+        return ""
+    return f", but nothing tells what {percent(unknown / total)} of the time went on"
 
 
 def _uneven(audit: Audit, names: str) -> Headline | None:

@@ -1,8 +1,8 @@
 """What the tracer costs: collectives always on, one step's operator graph, start-up.
 
-Run by `make bench NAME=tracer`, half an hour. Two ranks of a real torchrun job switch the tracer on and off from block to
-block of the same run, so that the machine's moods meet both alike. CPU time counts all threads of a rank;
-what the spool's thread does in the background is done inside the measured blocks.
+Run by `make bench NAME=tracer`; takes half an hour on two cores. Two ranks of a real torchrun job switch the tracer
+on and off from block to block of the same run, so that the machine's moods meet both alike. CPU time counts all
+threads of a rank; what the spool's thread does in the background is done inside the measured blocks.
 
 One step of usual size takes about 16 s here and varies by 5 to 10 %, so that pairs of such steps cannot show 1 %.
 What the tracer adds to a step is therefore measured in many short ones, which have the same collectives and compute

@@ -83,6 +83,15 @@ def test_interruption_is_130(capsys, failing):
     assert capsys.readouterr().err == "magneton-dist: interrupted\n"
 
 
+def test_once_all_is_told_ctrl_c_changes_nothing():
+    code = (
+        "import atexit, os, signal, sys; atexit.register(os.kill, os.getpid(), signal.SIGINT);"
+        "from magneton_dist.commands import main; sys.argv[1:] = ['--version']; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_without_arguments_it_shows_its_help(capsys):
     assert run([]) == 0
     assert "Commands:" in capsys.readouterr().out

@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from magneton_dist.errors import RecordError
@@ -170,3 +171,69 @@ def test_a_bare_array_is_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.json"
     path.write_bytes(b"\xef\xbb\xbf [" + event() + b"]\n")
     assert read_trace(path).tables["activities"].height == 1
+
+
+def test_names_that_are_no_text_are_counted(tmp_path: Path) -> None:
+    numbered = event(b"7", args=b'{"stream": 3, "device": 1}').replace(b'"7"', b"7")
+    path = raw(tmp_path, event(), numbered, event())
+    trace = read_trace(path)
+    assert trace.tables["activities"].select("name", "stream", "device").rows()[1] == ("7", 3, "cuda:1")
+    assert "mended 1 event(s) with a name that is no text" in faults(trace)
+    with pytest.raises(RecordError, match="a field of an unknown type"):
+        read_trace(path, strict=True)
+
+
+def test_activities_without_name_or_place_are_counted(tmp_path: Path) -> None:
+    args = b'{"stream": 7, "device": 0, "correlation": 1}'
+    nameless = event(args=args).replace(b'"name": "k", ', b"")
+    noted = faults(read_trace(raw(tmp_path, event(), nameless, event(args=args))))
+    assert "1 of 3 activities have no name: none is taken for a collective" in noted
+    assert "1 of 3 activities do not say on which device or stream they ran" in noted
+    assert "the launches of 3 of 3 activities are not in the trace" in noted
+
+
+def test_idling_is_not_explained_where_activities_are_missing(write: Any, make: Any) -> None:
+    def events(bad: float) -> list[dict[str, Any]]:
+        kernels = [
+            part for n in range(8)
+            for part in (make.launch(n + 1, 100 * n), make.kernel("k", 100 * n + 20, bad if n == 3 else 30, n + 1))
+        ]  # fmt: skip
+        return [make.step(1, 0, 1000), *kernels]
+
+    whole, lacking = read_trace(write(events(30))), read_trace(write(events(-30)))
+    idled = whole.host_times.group_by("kind").agg(pl.col("duration_ns").sum())
+    assert dict(idled.iter_rows()) == {"host": 7 * 50_000, "launch": 8 * 20_000}
+    assert lacking.host_times.is_empty()
+    assert "why its device idled is not told" in faults(lacking)
+
+
+def test_what_would_outlast_later_ones_of_its_stream_ends_where_the_next_begins(write: Any, make: Any) -> None:
+    def path(**changed: Any) -> Path:
+        kernels = [make.kernel("k", 100 * n, 30, n + 1, stream=7 + n % 2) for n in range(8)]
+        kernels[2] |= changed
+        return write(kernels)
+
+    trace = read_trace(path(dur=5e6))
+    lengths = (trace.tables["activities"]["end_ns"] - trace.tables["activities"]["start_ns"]).to_list()
+    assert lengths == [30_000, 30_000, 200_000, *[30_000] * 5]
+    assert "mended 1 event(s) with durations that outlast whole later ones of their stream" in faults(trace)
+    assert trace.span_ns == (0, 730_000)
+    with pytest.raises(RecordError, match="outlast whole later ones"):
+        read_trace(path(dur=5e6), strict=True)
+    # beside other streams, and up to the middle of the next of its own, anything may run
+    for dur in (30, 210, 229):
+        trace = read_trace(path(dur=dur), strict=True)
+        assert trace.tables["activities"]["end_ns"][2] == 200_000 + 1000 * dur
+    # kernels of one CUDA graph
+    graph = [make.kernel("k", 100 * n, 30, 9) for n in range(4)]
+    graph[1]["dur"] = 250
+    assert read_trace(write(graph), strict=True).tables["activities"]["end_ns"][1] == 350_000
+
+
+@pytest.mark.parametrize("kind", ["cpu_op", "user_annotation", "cuda_runtime"])
+def test_one_event_far_longer_than_all_else_is_named(tmp_path: Path, kind: str) -> None:
+    usual = [event(b"k%d" % n, ts=b"%d" % (10 * n)) for n in range(40)]
+    long = event(b"Optimizer.step#SGD.step", ts=b"3", dur=b"5e6").replace(b'"kernel"', b'"%s"' % kind.encode())
+    name = "a call of the runtime" if kind == "cuda_runtime" else "Optimizer.step#SGD.step"
+    assert f"is 5 s long, and without one event, {name}, 0.000395 s" in faults(read_trace(raw(tmp_path, *usual, long)))
+    assert "without one event" not in faults(read_trace(raw(tmp_path, *usual)))

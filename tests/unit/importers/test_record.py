@@ -120,7 +120,7 @@ def test_a_broken_rank_is_named_and_the_others_are_kept(job: Any, tmp_path: Path
     assert any(str(broken) in line and "cut off at byte 200" in line for line in outcome.audit.missing)
     assert "rank 1: no record" in outcome.audit.missing
     assert [rank.rank for rank in outcome.audit.variants["trace"].ranks] == [0, 2]
-    assert any("no wait for 6 of 6 calls: 2 of 3 ranks" in note for note in outcome.audit.notes)
+    assert any("no wait for 6 of 6 calls: the record has them of 2 of 3 ranks" in n for n in outcome.audit.notes)
 
 
 def _bomb() -> bytes:
@@ -267,6 +267,36 @@ def test_the_command_writes_a_record_it_reads_again(job: Any, tmp_path: Path, mo
     assert command(["audit", glob, "--rank-regex", r"rank-(\d)", "--out", "o", "--quiet"]) == 0
     assert command(["audit", str(folder / "gone")]) == 2
     assert "no such record, trace, folder or glob" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("during", ["magneton_dist.audits.audit", "magneton_dist.commands.present.write"])
+def test_ctrl_c_after_reading_names_what_is_kept(
+    job: Any, tmp_path: Path, monkeypatch: Any, capsys: Any, during: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(during, stopped)
+        assert command(["audit", str(job())]) == 130
+    (made,) = (tmp_path / "runs").iterdir()
+    kept = made.relative_to(tmp_path)
+    assert capsys.readouterr().err == (
+        f"magneton-dist: interrupted: {kept}: what was read of the traces is kept there "
+        f"(magneton-dist audit {kept} goes on from it)\n"
+    )
+    assert command(["audit", str(kept), "--quiet"]) == 0
+
+
+def test_a_rank_without_any_collective_is_named(job: Any, tmp_path: Path) -> None:
+    folder = job()
+    path = folder / "rank-1.json.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(NCCL.encode(), b"renamed")))
+    notes = traces.audit_traces([folder], tmp_path / "runs").audit.notes
+    assert "trace: rank 1: no collective was recorded, though other ranks have some" in notes
+    assert any(note.endswith("no wait for 6 of 6 calls: the record has them of 2 of 3 ranks") for note in notes)
 
 
 def test_places_that_cannot_be_written_are_named(job: Any, tmp_path: Path, capsys: Any) -> None:

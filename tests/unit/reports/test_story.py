@@ -48,6 +48,14 @@ def test_alone_leads_with_its_first_finding_or_says_there_is_none(alone):
     clean = headline(replace(alone, findings=[]))
     assert clean.sentence == "No waste found in join."
     assert not clean.waste
+    rank = replace(alone.variants["join"].ranks[0], states={"working/idle": StateShare(10.0, None)})
+    for idle_s, states, share in (
+        ({"unknown": 9.0}, rank.states, "90 %"),
+        ({}, {"working/unresolved": StateShare(10.0, None)}, "100 %"),
+    ):
+        dim = replace(alone.variants["join"], ranks=[replace(rank, idle_s=idle_s, states=states)])
+        told = headline(replace(alone, findings=[], variants={"join": dim}))
+        assert told.sentence == f"No waste found in join, but nothing tells what {share} of the time went on."
     failed = {"join": replace(alone.variants["join"], runs=0)}
     nothing = headline(replace(alone, findings=[], variants=failed))
     assert (nothing.verdict, nothing.sentence) == ("not audited", "No run of join could be counted.")
