@@ -196,7 +196,17 @@ def _facts(done: RunAnalysis) -> RunFacts:
     summaries = {rank: account.summary for rank, account in done.accounts.items()}
     gone = (*_without_record(run.missing, done.manifest.world_size), *_without_tables(run))
     missing = (*done.manifest.missing, *(m for m in gone if m not in done.manifest.missing))
-    return RunFacts(done.manifest, summaries, _digests(run, summaries), missing, tuple(done.joined.notes))
+    notes = (*done.joined.notes, *_without_calls(done.manifest, summaries))
+    return RunFacts(done.manifest, summaries, _digests(run, summaries), missing, notes)
+
+
+def _without_calls(manifest: Manifest, ranks: Mapping[int, RankSummary]) -> list[str]:
+    """Ranks of a distributed job without a single collective where others have some, in words; one line for all."""
+    alone = {rank.rank for rank in manifest.ranks if not rank.distributed}
+    silent = [rank for rank, summary in ranks.items() if not summary.collectives and rank not in alone]
+    if not silent or not any(summary.collectives for summary in ranks.values()):
+        return []
+    return [f"{ranks_text(silent)}: no collective was recorded, so who waited for whom there is not known"]
 
 
 def _without_record(ranks: Sequence[int], world_size: int) -> tuple[str, ...]:

@@ -6,8 +6,7 @@
     │   └── RecordError         a record or trace that cannot be read
     ├── ClusterError         1: Ray, placement, processes
     ├── MeterError           1: a meter that cannot be read
-    ├── SyncError            1: a synchronisation protocol that cannot be equal to Join
-    └── Interrupted          130: the user ended it, and what is kept can be gone on with
+    └── SyncError            1: a synchronisation protocol that cannot be equal to Join
 
 Each says what happened, where, and what to do about it.
 """
@@ -67,12 +66,6 @@ class ClusterError(MagnetonError):
 
 class MeterError(MagnetonError):
     """A meter cannot be opened or read."""
-
-
-class Interrupted(MagnetonError):
-    """The user ended it before its time; `where` is what was kept."""
-
-    exit_code = 130  # as shells say it: 128 + SIGINT
 
 
 class SyncError(MagnetonError):

@@ -27,7 +27,6 @@ from magneton_dist.records.manifest import Clock, Manifest, RankRun
 from magneton_dist.records.monitors import read_monitors, write_monitors
 from magneton_dist.records.schema import COUNTERS, OPS, POWER, TABLES
 from magneton_dist.records.store import RankRecord, RunRecord, rank_folder, write_rank
-from magneton_dist.reports.figures import ranks_text
 from magneton_dist.timeline.arrivals import Joined, join_arrivals, own_arrivals
 from magneton_dist.timeline.clocks import RankClock
 from magneton_dist.timeline.window import Life, Window, audited_windows, own_life
@@ -120,15 +119,7 @@ def join(arrivals: Sequence[RankArrivals | None], clocks: Mapping[int, Clock] | 
     joined = join_arrivals([a.calls for a in present], clocks)
     aligned: dict[int, RankClock] = dict(joined.clocks)
     windows, notes = audited_windows({a.rank: a.life for a in present}, aligned)
-    return RunJoin(joined, windows, _sharing(present), [*joined.notes, *_without_calls(present), *notes])
-
-
-def _without_calls(ranks: Sequence[RankArrivals]) -> list[str]:
-    """Which ranks made no collective that was recorded, though others did."""
-    silent = [a.rank for a in ranks if a.calls.is_empty()]
-    if not silent or len(silent) == len(ranks):
-        return []
-    return [f"{ranks_text(silent)}: no collective was recorded, though other ranks have some"]
+    return RunJoin(joined, windows, _sharing(present), [*joined.notes, *notes])
 
 
 def _sharing(ranks: Sequence[RankArrivals]) -> dict[int, tuple[int, int]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from magneton_dist import audits
 from magneton_dist.config import Compare
-from magneton_dist.errors import InputError, Interrupted, RecordError
+from magneton_dist.errors import InputError, RecordError
 from magneton_dist.importers.rank_files import rank_pattern, trace_files
 from magneton_dist.importers.record import VARIANT, import_traces
 from magneton_dist.importers.straggler import is_timeline, read_timeline
@@ -27,9 +26,21 @@ def audit_traces(
     profile: Profile | None = None,
     rank_regex: str | None = None,
     strict: bool = False,
-    on_file: Callable[[int, int], None] = lambda done, of: None,
 ) -> audits.Outcome:
-    """Audit traces of one job.
+    """Make the record of traces of one job, and audit it. Arguments and errors are those of `record_traces`."""
+    return audits.audit(record_traces(given, out, profile=profile, rank_regex=rank_regex, strict=strict))
+
+
+def record_traces(
+    given: Sequence[str | Path],
+    out: Path,
+    *,
+    profile: Profile | None = None,
+    rank_regex: str | None = None,
+    strict: bool = False,
+    on_file: Callable[[int, int], None] = lambda done, of: None,
+) -> Path:
+    """Write the record of traces of one job; returns its folder. Where that fails, nothing is left.
 
     Args:
         given: files, folders or globs; one file per rank.
@@ -61,28 +72,13 @@ def audit_traces(
                 files, folder / VARIANT / "0", name=name, started=now.isoformat(timespec="seconds"),
                 meter_of=meter_of, pattern=pattern, strict=strict, on_file=lambda done: on_file(done, len(files)),
             )  # fmt: skip
+        audits.Settings(
+            name=name, started=now.isoformat(timespec="seconds"), baseline=VARIANT, compare=Compare(), profile=profile
+        ).write(folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    audits.Settings(
-        name=name, started=now.isoformat(timespec="seconds"), baseline=VARIANT, compare=Compare(), profile=profile
-    ).write(folder)
-    with named_when_interrupted(folder):
-        return audits.audit(folder)
-
-
-@contextmanager
-def named_when_interrupted(folder: Path) -> Iterator[None]:
-    """Ctrl-C within keeps the record in `folder`, which holds all that was read of the traces, and says so.
-
-    Raises:
-        Interrupted: in place of KeyboardInterrupt.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        do = f"magneton-dist audit {folder} goes on from it"
-        raise Interrupted("what was read of the traces is kept there", where=str(folder), do=do) from stop
+    return folder
 
 
 def _import_timeline(

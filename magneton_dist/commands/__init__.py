@@ -22,9 +22,10 @@ from magneton_dist.commands.export import export
 from magneton_dist.commands.init import init
 from magneton_dist.commands.launch import launch
 from magneton_dist.commands.replay import replay
-from magneton_dist.errors import Interrupted, MagnetonError
+from magneton_dist.errors import MagnetonError
 
 NAME = "magneton-dist"
+INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -57,7 +58,8 @@ def _about(
 def main() -> None:
     """Entry point of `magneton-dist`."""
     code = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and told: what follows is Python's own end
+    # All is done and told; what follows is Python's own end. One that hangs can be ended by a second Ctrl-C.
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.SIG_DFL))
     sys.exit(code)
 
 
@@ -67,25 +69,23 @@ def run(arguments: Sequence[str]) -> int:
         code = app(list(arguments) or ["--help"], prog_name=NAME, standalone_mode=False)
     except typer.TyperException as error:
         return _fail(error.format_message(), error.exit_code)
-    except Interrupted as stop:
-        return _fail(str(stop), stop.exit_code, "interrupted")
     except MagnetonError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        code = Interrupted.exit_code
+        code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: say so, and keep the traceback
         return _fail(f"unexpected {type(error).__name__}: {error} (traceback in {_keep_traceback()})", 1)
-    if code == Interrupted.exit_code:
+    if code == INTERRUPTED:
         sys.stderr.write(f"{NAME}: interrupted\n")
     return code if isinstance(code, int) else 0
 
 
-def _fail(message: str, code: int, kind: str = "error") -> int:
+def _fail(message: str, code: int) -> int:
     """Print `message` on one line, with nothing in it that a terminal would obey."""
     line = re.sub(r"\s*[\r\n]\s*", " ", message)
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
     encoding = sys.stderr.encoding or "ascii"
-    sys.stderr.write(f"{NAME}: {kind}: {shown}\n".encode(encoding, "backslashreplace").decode(encoding))
+    sys.stderr.write(f"{NAME}: error: {shown}\n".encode(encoding, "backslashreplace").decode(encoding))
     return code
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from magneton_dist.audits import Outcome
     from magneton_dist.meters import Profile
 
 
@@ -35,38 +36,41 @@ def audit(
     Traces are what torch.profiler exports (Kineto, JSON or gzip). Damaged events are mended or left out, and
     counted; a trace that cannot be read is named, and the other ranks are audited.
     """
+    from magneton_dist import audits
     from magneton_dist.commands.launch import exit_code
     from magneton_dist.commands.present import present
     from magneton_dist.meters import load_profile
     from magneton_dist.records.store import is_record
 
     watts = None if profile is None else load_profile(profile)
-    if len(what) == 1 and is_record(Path(what[0])):
-        from magneton_dist import audits
-
-        outcome = audits.audit(Path(what[0]), watts)
-        present(outcome, as_json=as_json, quiet=quiet)
+    recorded = len(what) == 1 and is_record(Path(what[0]))
+    if recorded:
+        folder = Path(what[0])
     else:
-        from magneton_dist.traces import named_when_interrupted
-
-        outcome = _traces(what, out, watts, rank_regex, strict=strict)
-        with named_when_interrupted(outcome.folder):
-            present(outcome, as_json=as_json, quiet=quiet)
+        folder, watts = _record(what, out, watts, rank_regex, strict=strict), None
+    try:
+        outcome = audits.audit(folder, watts)
+        present(outcome, as_json=as_json, quiet=quiet)
+    except KeyboardInterrupt:
+        if not recorded:
+            how = f"magneton-dist audit {shlex.quote(str(folder))}"
+            sys.stderr.write(f"What was read of the traces is kept; {how} finishes the audit.\n")
+        raise
     return exit_code(outcome.audit)
 
 
-def _traces(
+def _record(
     given: list[str], out: Path, profile: Profile | None, rank_regex: str | None, *, strict: bool
-) -> Outcome:
+) -> Path:
     from rich.console import Console
     from rich.progress import Progress
 
-    from magneton_dist.traces import audit_traces
+    from magneton_dist.traces import record_traces
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         reading = bar.add_task("Reading traces", total=None)
-        return audit_traces(
+        return record_traces(
             given, out, profile=profile, rank_regex=rank_regex, strict=strict,
             on_file=lambda done, of: bar.update(reading, completed=done, total=of),
         )  # fmt: skip

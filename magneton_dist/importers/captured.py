@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.errors import RecordError
-from magneton_dist.importers.device import DeviceActivities, read_device
+from magneton_dist.importers.device import DeviceActivities, outlasting_words, read_device
 from magneton_dist.importers.host_times import idle_times
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, MARKS, STR
@@ -69,12 +69,16 @@ def with_kernels(
         host_times.append(_waits(seen.waits, known, tables["ops"], tables["stamps"]))
         if not seen.lost:  # else nothing proves that the device idled
             host_times.append(_idled(seen.rows["issue_ns"], activities, known, t_ns, tables))
+        if seen.outlasting:
+            said = f"step {known.step}: {outlasting_words(seen.outlasting)}"
+            faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
         detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})
         marks.append(pl.DataFrame({"name": [WINDOW_MARK], "t_ns": [t_ns], "detail": [detail]}, schema=MARKS.schema))
         if seen.lost:
-            lost = f"step {known.step}: {seen.lost} activities cannot be read or were dropped"
+            lost = f"{seen.lost} activities cannot be read or were dropped: why the device idled is not told"
+            lost = f"step {known.step}: {lost}"
             faults.append(pl.DataFrame({"where": ["kernels"], "message": [lost]}, schema=FAULTS.schema))
     if len(found) == 1 and len(faults) == 1:
         return dict(tables), pl.concat(host_times)

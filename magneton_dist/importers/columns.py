@@ -94,7 +94,7 @@ class Columns:
         lost: events that were not left out and whose times make no sense, by reason.
         lost_activities: those of them that were on a device.
         unnamed: activities without a name.
-        unplaced: activities that do not say which device and stream they were on.
+        unplaced: activities that do not say on which device, or on which stream, they ran.
         events: how many were kept.
     """
 

@@ -20,6 +20,8 @@ from magneton_dist.tracer.rows import OPERATOR
 
 # ns since the host started: 18 digits are 31 years, and any of them fit 64 bits
 _ANNOUNCED = re.compile(re.escape(OPERATOR) + r"(\d{1,18})")
+OVERRUN_NS = 10_000  # clocks and rounding are finer
+MOST_OUTLASTING = 0.01  # of the activities of a stream
 _KINDS = pl.Series(KINDS)
 # Of rows with `kind`, `node` and `sm_ppm` as `columns.Columns` has them.
 KIND = pl.lit(_KINDS).gather(pl.col("kind")).alias("kind")
@@ -38,12 +40,14 @@ class DeviceActivities:
             graph_node and sm_share as in `ACTIVITIES`; called_ns: when the recorder's operator was called that
             launched it, by its external id (null: none, or not told), as the recorder's clock has it.
         lost: activities that cannot be read, or were dropped before they could be written.
+        outlasting: activities whose ends could not be (see `within_streams`).
         waits: start_ns and end_ns of calls in which the main thread waited for the device; wall clock. what: torch's
             name of the operator that did (empty: none); called_ns as in `rows`.
     """
 
     rows: pl.DataFrame
     lost: int
+    outlasting: int
     waits: pl.DataFrame
 
 
@@ -57,7 +61,7 @@ def read_device(path: Path) -> DeviceActivities:
     for events in stream.batches():
         columns.add(events)
     base = number(stream.head.base_ns) or 0
-    device = launched(columns.device.frame(base), columns.launches.frame(base))
+    device, outlasting = within_streams(launched(columns.device.frame(base), columns.launches.frame(base)))
     announced, ops = _Announced(columns.names), columns.ops.frame(base)
     called = device["called"].to_numpy()  # of our own traces
     called = np.where(called == NONE, announced.around(ops, device), called)
@@ -68,7 +72,7 @@ def read_device(path: Path) -> DeviceActivities:
     syncs = columns.syncs.frame(base)
     waits = syncs.filter(columns.of_main_thread(syncs["thread"].to_numpy()))
     lost = sum(stream.dropped.values()) + columns.lost_activities + (number(stream.head.dropped) or 0)
-    return DeviceActivities(rows, lost, _waited(waits, ops, announced, columns.names))
+    return DeviceActivities(rows, lost, outlasting, _waited(waits, ops, announced, columns.names))
 
 
 def launched(device: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
@@ -91,8 +95,10 @@ def launched(device: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """`device` (see `launched`) with the ends that cannot be, and how many those were.
 
-    A stream does one thing after the other. What would outlast a whole later activity of its stream cannot have been
-    that long; it ends where the next begins. Kernels of one CUDA graph, which share a launch, may run side by side.
+    A stream does one launch after the other. What would outlast a whole later launch of its stream by more than
+    `OVERRUN_NS` was not that long, and is taken to end where the next begins. The kernels of a CUDA graph share a
+    launch, and may run side by side. A stream in which more than `MOST_OUTLASTING` do so stays as it is: then several
+    are shown as one.
     """
     start, end, stream, number_, correlation = (
         device[name].to_numpy() for name in ("start_ns", "end_ns", "stream", "device", "correlation")
@@ -101,13 +107,23 @@ def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     streams = np.split(order, np.flatnonzero(np.diff(stream[order]) | np.diff(number_[order])) + 1)
     ends, mended = end.copy(), 0
     for rows in streams:
-        soonest = np.minimum.accumulate(end[rows][::-1])[::-1]
         launch = correlation[rows]
-        together = (launch[:-1] > 0) & (launch[:-1] == launch[1:])
-        outlasting = np.flatnonzero((end[rows[:-1]] > soonest[1:]) & ~together)
-        ends[rows[outlasting]] = start[rows[outlasting + 1]]
-        mended += len(outlasting)
+        begins = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] <= 0)))  # of each launch
+        following = np.append(begins[1:], len(rows))[np.cumsum(np.bincount(begins, minlength=len(rows))) - 1]
+        soonest = np.append(np.minimum.accumulate(end[rows][::-1])[::-1], np.iinfo(np.int64).max)[following]
+        outlasting = np.flatnonzero((following < len(rows)) & (end[rows] - OVERRUN_NS > soonest))
+        if len(outlasting) <= max(1, MOST_OUTLASTING * len(rows)):
+            ends[rows[outlasting]] = start[rows[following[outlasting]]]
+            mended += len(outlasting)
     return (device.with_columns(pl.Series("end_ns", ends)), mended) if mended else (device, 0)
+
+
+def outlasting_words(count: int) -> str:
+    """What `within_streams` mended, in words."""
+    return (
+        f"{count} activities last beyond the end of a later one of their stream, which cannot be: they are taken to "
+        "end where the next begins"
+    )
 
 
 def by_external_id(ops: pl.DataFrame, device: pl.DataFrame) -> Ints:

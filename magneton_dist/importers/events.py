@@ -56,7 +56,7 @@ class BareEvent(msgspec.Struct):
 
     ph: str = ""
     cat: str | None = None
-    name: Scalar = None
+    name: object = None
     ts: Scalar = None
     dur: Scalar = 0
     pid: Scalar = None

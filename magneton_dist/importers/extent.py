@@ -13,19 +13,20 @@ FEW = 20  # events: with so few, none of them is out of the ordinary
 MOST_BY_ONE = 0.9  # of a trace's length; more because of one single event is worth a word
 
 
-class Reach(NamedTuple):
-    """One event at the edge of a trace: its time (of the start or the end), ns, and the number of its name."""
+class Edge(NamedTuple):
+    """One event at the edge of a trace, ns, and the number of its name."""
 
-    t_ns: int
+    start_ns: int
+    end_ns: int
     name: int
 
 
 class Extent:
-    """The first and last instants of a trace's events; two of each, so that one event can be left out."""
+    """The first and last of a trace's events; two of each, so that one event can be left out."""
 
     def __init__(self) -> None:
-        self._first: list[Reach] = []
-        self._last: list[Reach] = []
+        self._first: list[Edge] = []
+        self._last: list[Edge] = []
         self._events = 0
 
     def add(self, events: pl.DataFrame) -> None:
@@ -36,23 +37,29 @@ class Extent:
         starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
         names = events["name"].to_numpy() if "name" in events.columns else np.full(events.height, NONE)
         two = min(2, events.height)
-        for edge, times, rows in (
-            (self._first, starts, np.argpartition(starts, two - 1)[:two]),
-            (self._last, ends, np.argpartition(ends, -two)[-two:]),
+        for edge, rows in (
+            (self._first, np.argpartition(starts, two - 1)[:two]),
+            (self._last, np.argpartition(ends, -two)[-two:]),
         ):
-            edge += [Reach(int(times[row]), int(names[row])) for row in rows]
+            edge += [Edge(int(starts[row]), int(ends[row]), int(names[row])) for row in rows]
         self._first = sorted(self._first)[:2]
-        self._last = sorted(self._last)[-2:]
+        self._last = sorted(self._last, key=lambda event: event.end_ns)[-2:]
 
     def span_ns(self) -> tuple[int, int]:
         """First start and last end; there are events."""
-        return self._first[0].t_ns, self._last[-1].t_ns
+        return self._first[0].start_ns, self._last[-1].end_ns
 
     def alone(self) -> tuple[int, int] | None:
-        """The event without which the trace would be far shorter: the number of its name, and the ns without it."""
+        """The event without which the trace would be far shorter: the number of its name, and the ns without it.
+
+        One that begins long before all others but lasts until they begin is none: the job may have been waiting.
+        """
         if self._events < FEW:
             return None
-        start, end = self.span_ns()
-        without = ((self._last[0].t_ns - start, self._last[1]), (end - self._first[1].t_ns, self._first[0]))
+        (first, second), (before, last) = self._first, self._last
+        without = [(before.end_ns - (second if first == last else first).start_ns, last)]
+        if first.end_ns < second.start_ns:
+            without.append((last.end_ns - second.start_ns, first))
         rest_ns, event = min(without, key=lambda case: case[0])
-        return (event.name, rest_ns) if rest_ns < (1 - MOST_BY_ONE) * (end - start) else None
+        length_ns = last.end_ns - first.start_ns
+        return (event.name, rest_ns) if rest_ns < (1 - MOST_BY_ONE) * length_ns else None

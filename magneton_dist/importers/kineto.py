@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from magneton_dist.errors import RecordError
-from magneton_dist.importers import calls, host_times
+from magneton_dist.importers import calls, doubts, host_times
 from magneton_dist.importers.bytestream import DO
 from magneton_dist.importers.call_stacks import Stacks
 from magneton_dist.importers.columns import KINDS, LOADER, Columns, Ints
-from magneton_dist.importers.device import HELD, KIND, by_external_id, launched, within_streams
+from magneton_dist.importers.device import HELD, KIND, by_external_id, launched, outlasting_words, within_streams
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
@@ -28,7 +26,6 @@ from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, IDS, MARKS
 
 NOT_STRICT = "read it without --strict"
-MOST_UNLAUNCHED = 0.1  # of the activities; the first ones of any trace were launched before it began
 
 
 @dataclass
@@ -76,12 +73,12 @@ def read_trace(path: Path, *, strict: bool = False) -> RankTrace:
     for events in stream.batches():
         columns.add(events)
     if strict and columns.lost:
-        raise RecordError(_counted(columns.lost), where=str(path), do=NOT_STRICT)
+        raise RecordError(doubts.counted(columns.lost), where=str(path), do=NOT_STRICT)
     if not columns.events:
         raise RecordError("holds no event of a host or a device", where=str(path), do=DO)
     assembly = _Assembly(path, stream, columns)
     if strict and assembly.outlasting:
-        raise RecordError(_counted(assembly.outlasting), where=str(path), do=NOT_STRICT)
+        raise RecordError(outlasting_words(assembly.outlasting), where=str(path), do=NOT_STRICT)
     return assembly.trace()
 
 
@@ -90,14 +87,12 @@ class _Assembly:
 
     def __init__(self, path: Path, stream: EventStream, columns: Columns) -> None:
         self.path, self.columns, self.head = path, columns, stream.head
-        self.faults: list[str] = []
         self.unread = sum(stream.dropped.values()) + columns.lost_activities
         base = number(self.head.base_ns) or 0
         launches = columns.launches.frame(base)
         self.extent = Extent()
         self.extent.add(launches)
-        self.device, outlasting = within_streams(launched(columns.device.frame(base), launches))
-        self.outlasting = +Counter({"durations that outlast whole later ones of their stream": outlasting})
+        self.device, self.outlasting = within_streams(launched(columns.device.frame(base), launches))
         del launches  # large
         self.ops, self.marks, self.functions, self.syncs = (
             rows.frame(base) for rows in (columns.ops, columns.marks, columns.functions, columns.syncs)
@@ -106,41 +101,7 @@ class _Assembly:
             self.extent.add(events)
         self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
         self.names = columns.names
-        for how, counts in (
-            ("mended", stream.mended), ("mended", self.outlasting), ("dropped", stream.dropped),
-            ("dropped", columns.lost),
-        ):  # fmt: skip
-            if counts:
-                self.faults.append(f"{how} {_counted(counts)}")
-        self._doubts()
-
-    def _doubts(self) -> None:
-        """Note what the activities do not tell, and an event that is much longer than all else."""
-        count, columns = self.device.height, self.columns
-        if columns.unnamed:
-            self.faults.append(f"{columns.unnamed} of {count} activities have no name: none is taken for a collective")
-        if columns.unplaced:
-            self.faults.append(
-                f"{columns.unplaced} of {count} activities do not say on which device or stream they ran: the process "
-                "and thread of their events stand for these"
-            )
-        unlaunched = self.device["issue_ns"].null_count()
-        if unlaunched > MOST_UNLAUNCHED * count:
-            self.faults.append(
-                f"the launches of {unlaunched} of {count} activities are not in the trace: why the device idled before "
-                "those is not known"
-            )
-        if (alone := self.extent.alone()) is not None:
-            name, rest_ns = alone
-            start, end = self.extent.span_ns()
-            with_it, without = (end - start) / 1e9, rest_ns / 1e9
-            self.faults.append(
-                f"is {with_it:.3g} s long, and without one event, {self._name(name)}, {without:.3g} s: if that event's "
-                "times are wrong, so are most figures"
-            )
-
-    def _name(self, number_: int) -> str:
-        return "a call of the runtime" if number_ == NONE else self.names.texts()[number_]
+        self.faults = doubts.of(stream, columns, self.device, self.outlasting, self.extent)
 
     def trace(self) -> RankTrace:
         """All of it."""
@@ -207,7 +168,9 @@ class _Assembly:
         if not device.height or not steps.height:
             return HOST_TIMES.empty()
         if self.unread:
-            self.faults.append("why its device idled is not told: what cannot be read may have run on it meanwhile")
+            self.faults.append(
+                f"why its device idled is not told: {self.unread} event(s) that cannot be read may have run on it"
+            )
         loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
         within = innermost(self.ops, *_instants(self.syncs))
         sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps, whole=not self.unread)
@@ -303,7 +266,3 @@ def _instants(calls: pl.DataFrame) -> tuple[Ints, Ints]:
 def _launches_of(device: pl.DataFrame) -> tuple[Ints, Ints]:
     """Thread and time of each activity's launch; `NONE` where it is not known."""
     return device["launch_thread"].fill_null(NONE).to_numpy(), device["issue_ns"].fill_null(NONE).to_numpy()
-
-
-def _counted(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} event(s) with {reason}" for reason, count in sorted(reasons.items()))

@@ -170,7 +170,7 @@ def _targets(table: pl.DataFrame) -> pl.DataFrame:
         .when(pl.col("expected").is_null())
         .then(pl.lit("the size of its group is not known"))
         .when(for_all & (pl.col("arrived") < pl.col("expected")))
-        .then(pl.format("the record has them of {} of {} ranks", "arrived", "expected"))
+        .then(pl.format("only {} of {} ranks recorded the call", "arrived", "expected"))
         .when(for_source & pl.col("source_start").is_null())
         .then(pl.lit("the root or sender is not in the record"))
         .alias("reason"),

@@ -4,14 +4,16 @@ Run by `make bench NAME=tracer`; takes half an hour on two cores. Two ranks of a
 on and off from block to block of the same run, so that the machine's moods meet both alike. CPU time counts all
 threads of a rank; what the spool's thread does in the background is done inside the measured blocks.
 
-One step of usual size takes about 16 s here and varies by 5 to 10 %, so that pairs of such steps cannot show 1 %.
+One step of usual size takes 16 to 20 s there and varies by 5 to 10 %, so that pairs of such steps cannot show 1 %.
 What the tracer adds to a step is therefore measured in many short ones, which have the same collectives and compute
-an eighth as much (with next to no computing its threads would never take a core from anyone), and is set against the
-CPU time of a dark step of usual size. The direct ratio is given beside it.
+an eighth as much (with next to no computing its threads would never take a core from anyone). What its thread needs
+by the second is measured apart, as a short step has less of it. Both are set against the CPU time of a dark step of
+usual size: an estimate, which takes for granted that a collective does not cost more in a longer step. The direct
+ratio is given beside it. Intervals are within one job, whose allocator keeps its pages.
 
 build/bench/tracer.json:
     collective_step_ratio              worst of the ratios below
-    collective_step_ratio_MODEL        1 + added CPU time of a step / CPU time of a dark step of all tokens
+    collective_step_ratio_MODEL        1 + added CPU time of a step / CPU time of a dark step of all tokens, estimated
     collective_step_ratio_low_MODEL    the same from the 95 % interval of what is added; also _high_
     collective_added_ms_MODEL          CPU time of a short step, traced - dark, mean of the ranks, median of pairs
     collective_us_MODEL                that per collective; also _low_ and _high_, 95 % by order statistics
@@ -19,6 +21,8 @@ build/bench/tracer.json:
     collective_direct_ratio_MODEL      the same in steps of all tokens, median of few pairs; also _low_ and _high_
     collective_wall_ratio_MODEL        the same in wall time
     collectives_MODEL                  collectives in a step
+    step_s_MODEL, short_step_s_MODEL   wall time of a dark step
+    waking_us_MODEL                    CPU time of the tracer's thread each time that it wakes and finds a row
     graph_step_ratio                   wall time of the step whose operators are recorded / dark (DDP)
     graph_step_ratio_plain             the same without fingerprints of the values
     start_up_s                         CPU time added until the first process group exists
@@ -39,6 +43,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from magneton_dist.tracer.spool import PERIOD_S
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULT = REPOSITORY / "build" / "bench" / "tracer.json"
 BLOCK_STEPS = 1
@@ -48,7 +54,8 @@ START_UPS = 9
 TOKENS = 4096  # of a rank in a step, which takes about 16 s on two cores; usual jobs have more
 TRACED_TOKENS = 1024
 SHORT_TOKENS = 512
-SHORT_PAIRS = 60  # a pair differs by about 100 ms, in noise of the same size
+SHORT_PAIRS = 60  # a pair differs by about 100 ms, in noise of that size or more
+WAKINGS = 200
 # Whether the allocator gives pages back between steps, to take them again, is chance and costs up to 100 ms a step.
 KEEPS_PAGES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 30)}
 START_UP = "import torch.distributed as d; d.init_process_group('gloo')"
@@ -66,9 +73,11 @@ def main() -> None:
         for name in ranks[0]:
             figures[f"{name}_{model}"] = statistics.fmean(rank[name] for rank in ranks)
         dark_s, collectives = figures.pop(f"dark_cpu_s_{model}"), figures[f"collectives_{model}"]
+        longer_s = figures[f"step_s_{model}"] - figures[f"short_step_s_{model}"]
+        thread_s = figures[f"waking_us_{model}"] / 1e6 * longer_s / PERIOD_S
         figures[f"collective_added_ms_{model}"] = added_s[0] * 1e3
         for place, end in enumerate(("", "_low", "_high")):
-            figures[f"collective_step_ratio{end}_{model}"] = 1 + added_s[place] / dark_s
+            figures[f"collective_step_ratio{end}_{model}"] = 1 + (added_s[place] + thread_s) / dark_s
             figures[f"collective_us{end}_{model}"] = added_s[place] / collectives * 1e6
             figures[f"collective_direct_ratio{end}_{model}"] = direct[place]
     for name in ("graph_step_ratio", "graph_step_ratio_plain"):
@@ -189,6 +198,15 @@ class Switch:
         self._bootstrap._session, self._bootstrap._settings = self.session, self._settings
 
 
+def waking_us(spool: Any) -> float:
+    """CPU time of closing a segment of one row."""
+    start = time.process_time()
+    for _ in range(WAKINGS):
+        spool.append(["stamp", time.monotonic_ns(), 0, None])
+        spool.flush()
+    return (time.process_time() - start) / WAKINGS * 1e6
+
+
 def rank(name: str, folder: str) -> None:
     """Train in alternating blocks; leave this rank's figures in `folder`."""
     import torch
@@ -257,6 +275,8 @@ def rank(name: str, folder: str) -> None:
     short = compare(switch.on, switch.off, SHORT_PAIRS, BLOCK_STEPS)
     figures["added_s"] = [on[0] - off[0] for on, off in short]
     figures["collective_short_ratio"] = statistics.median(on[0] / off[0] for on, off in short)
+    figures["short_step_s"] = statistics.median(off[1] for _, off in short)
+    figures["waking_us"] = waking_us(spool)
     if name == "ddp":
         rows = TRACED_TOKENS
         for suffix, fingerprints in (("", "standard"), ("_plain", "none")):

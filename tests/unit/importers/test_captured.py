@@ -228,7 +228,16 @@ def test_what_the_profiler_lost_leaves_the_window_incomplete(write: Any, make: A
     (detail,) = made["marks"].filter(pl.col("name") == "kernels")["detail"]
     assert json.loads(detail)["activities"] == made["activities"].height + 1
     assert host_times.is_empty()  # nothing proves that the device idled before the other
-    assert made["faults"]["message"].to_list() == ["step 7: 1 activities cannot be read or were dropped"]
+    said = "step 7: 1 activities cannot be read or were dropped: why the device idled is not told"
+    assert made["faults"]["message"].to_list() == [said]
+
+
+def test_a_kernel_that_cannot_have_lasted_so_long_is_named(write: Any, make: Any) -> None:
+    path = write([make.kernel("gemm", 100, 5e6, 1), make.kernel("gemm", 200, 50, 2)], baseTimeNanoseconds=AHEAD_NS)
+    made, _ = with_kernels(tables(mark(path.name)), path.parent, "GPU-1")
+    assert (made["activities"]["end_ns"] - made["activities"]["start_ns"]).to_list() == [100_000, 50_000]
+    (said,) = made["faults"]["message"]
+    assert said.startswith("step 7: 1 activities last beyond the end of a later one of their stream")
 
 
 def test_traces_that_cannot_be_read_are_named_and_the_rest_is_kept(write: Any, make: Any, tmp_path: Path) -> None:

@@ -173,11 +173,12 @@ def test_a_bare_array_is_a_trace(tmp_path: Path) -> None:
     assert read_trace(path).tables["activities"].height == 1
 
 
-def test_names_that_are_no_text_are_counted(tmp_path: Path) -> None:
-    numbered = event(b"7", args=b'{"stream": 3, "device": 1}').replace(b'"7"', b"7")
+@pytest.mark.parametrize(("written", "name"), [(b"7", "7"), (b"1.5", "1.5"), (b"true", "True"), (b"[]", "[]")])
+def test_names_that_are_no_text_are_counted(tmp_path: Path, written: bytes, name: str) -> None:
+    numbered = event(b"7", args=b'{"stream": 3, "device": 1}').replace(b'"7"', written)
     path = raw(tmp_path, event(), numbered, event())
     trace = read_trace(path)
-    assert trace.tables["activities"].select("name", "stream", "device").rows()[1] == ("7", 3, "cuda:1")
+    assert trace.tables["activities"].select("name", "stream", "device").rows()[1] == (name, 3, "cuda:1")
     assert "mended 1 event(s) with a name that is no text" in faults(trace)
     with pytest.raises(RecordError, match="a field of an unknown type"):
         read_trace(path, strict=True)
@@ -187,8 +188,8 @@ def test_activities_without_name_or_place_are_counted(tmp_path: Path) -> None:
     args = b'{"stream": 7, "device": 0, "correlation": 1}'
     nameless = event(args=args).replace(b'"name": "k", ', b"")
     noted = faults(read_trace(raw(tmp_path, event(), nameless, event(args=args))))
-    assert "1 of 3 activities have no name: none is taken for a collective" in noted
-    assert "1 of 3 activities do not say on which device or stream they ran" in noted
+    assert "1 of 3 activities have no name, so none of them counts as a collective" in noted
+    assert "1 of 3 activities have no device or no stream" in noted
     assert "the launches of 3 of 3 activities are not in the trace" in noted
 
 
@@ -204,30 +205,59 @@ def test_idling_is_not_explained_where_activities_are_missing(write: Any, make: 
     idled = whole.host_times.group_by("kind").agg(pl.col("duration_ns").sum())
     assert dict(idled.iter_rows()) == {"host": 7 * 50_000, "launch": 8 * 20_000}
     assert lacking.host_times.is_empty()
-    assert "why its device idled is not told" in faults(lacking)
+    assert "why its device idled is not told: 1 event(s) that cannot be read may have run on it" in faults(lacking)
+
+
+def test_launches_that_were_made_before_the_trace_began_are_not_missed(write: Any, make: Any) -> None:
+    def noted(*unlaunched: int) -> str:
+        kernels = [make.kernel("k", 100 * n, 30, n + 1) for n in range(20)]
+        launches = [make.launch(n + 1, 100 * n) for n in range(20) if n not in unlaunched]
+        return faults(read_trace(write([*kernels, *launches])))
+
+    assert "launches" not in noted(*range(15))
+    assert "launches" not in noted(7, 12)
+    assert "the launches of 3 of 20 activities are not in the trace" in noted(0, 1, 7, 12, 13)
+
+
+def lengths_us(trace: RankTrace) -> list[float]:
+    table = trace.tables["activities"]
+    return [ns / 1000 for ns in table["end_ns"] - table["start_ns"]]
 
 
 def test_what_would_outlast_later_ones_of_its_stream_ends_where_the_next_begins(write: Any, make: Any) -> None:
-    def path(**changed: Any) -> Path:
-        kernels = [make.kernel("k", 100 * n, 30, n + 1, stream=7 + n % 2) for n in range(8)]
-        kernels[2] |= changed
-        return write(kernels)
-
-    trace = read_trace(path(dur=5e6))
-    lengths = (trace.tables["activities"]["end_ns"] - trace.tables["activities"]["start_ns"]).to_list()
-    assert lengths == [30_000, 30_000, 200_000, *[30_000] * 5]
-    assert "mended 1 event(s) with durations that outlast whole later ones of their stream" in faults(trace)
+    kernels = [make.kernel("k", 100 * n, 30, n + 1, stream=7 + n % 2) for n in range(8)]
+    kernels[2]["dur"] = 5e6
+    trace = read_trace(write(kernels))
+    assert lengths_us(trace) == [30, 30, 200, *[30] * 5]
+    assert "1 activities last beyond the end of a later one of their stream" in faults(trace)
     assert trace.span_ns == (0, 730_000)
-    with pytest.raises(RecordError, match="outlast whole later ones"):
-        read_trace(path(dur=5e6), strict=True)
-    # beside other streams, and up to the middle of the next of its own, anything may run
-    for dur in (30, 210, 229):
-        trace = read_trace(path(dur=dur), strict=True)
-        assert trace.tables["activities"]["end_ns"][2] == 200_000 + 1000 * dur
-    # kernels of one CUDA graph
+    with pytest.raises(RecordError, match="last beyond the end of a later one"):
+        read_trace(write(kernels), strict=True)
+
+
+@pytest.mark.parametrize("dur", [30, 210, 229, 239])
+def test_beside_other_streams_and_the_next_of_its_own_anything_may_run(write: Any, make: Any, dur: int) -> None:
+    kernels = [make.kernel("k", 100 * n, 30, n + 1, stream=7 + n % 2) for n in range(8)]
+    kernels[2]["dur"] = dur  # the next of its stream runs from 200 to 230 us after its start
+    other = {**make.kernel("k", 210, 1, 20), "args": {"device": 1, "stream": 7, "correlation": 20}}
+    assert lengths_us(read_trace(write([*kernels, other]), strict=True))[2] == dur
+
+
+def test_kernels_of_one_graph_may_run_side_by_side_but_not_beyond_the_next_launch(write: Any, make: Any) -> None:
     graph = [make.kernel("k", 100 * n, 30, 9) for n in range(4)]
     graph[1]["dur"] = 250
-    assert read_trace(write(graph), strict=True).tables["activities"]["end_ns"][1] == 350_000
+    assert lengths_us(read_trace(write(graph), strict=True)) == [30, 250, 30, 30]
+    later = make.kernel("k", 1000, 30, 10)
+    assert lengths_us(read_trace(write([*graph, later]), strict=True)) == [30, 250, 30, 30, 30]
+    graph[1]["dur"] = 5e6
+    assert lengths_us(read_trace(write([*graph, later]))) == [30, 900, 30, 30, 30]
+
+
+def test_a_thin_one_at_the_end_of_another_is_usual_and_streams_shown_as_one_stay(write: Any, make: Any) -> None:
+    thin = [make.kernel("k", 0, 100, 1), make.kernel("memset", 99.5, 0, 2)]
+    assert lengths_us(read_trace(write(thin), strict=True)) == [100, 0]
+    merged = [make.kernel("k", 100 * n, 30 if n % 2 else 190, n + 1) for n in range(40)]
+    assert lengths_us(read_trace(write(merged), strict=True)) == [190, 30] * 20
 
 
 @pytest.mark.parametrize("kind", ["cpu_op", "user_annotation", "cuda_runtime"])
@@ -235,5 +265,7 @@ def test_one_event_far_longer_than_all_else_is_named(tmp_path: Path, kind: str) 
     usual = [event(b"k%d" % n, ts=b"%d" % (10 * n)) for n in range(40)]
     long = event(b"Optimizer.step#SGD.step", ts=b"3", dur=b"5e6").replace(b'"kernel"', b'"%s"' % kind.encode())
     name = "a call of the runtime" if kind == "cuda_runtime" else "Optimizer.step#SGD.step"
-    assert f"is 5 s long, and without one event, {name}, 0.000395 s" in faults(read_trace(raw(tmp_path, *usual, long)))
+    noted = faults(read_trace(raw(tmp_path, *usual, long)))
+    assert "it is 5 s long, and without one event 0.000395 s" in noted
+    assert f"so are most figures ({name})" in noted
     assert "without one event" not in faults(read_trace(raw(tmp_path, *usual)))

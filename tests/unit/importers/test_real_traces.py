@@ -138,7 +138,7 @@ def test_two_of_128_ranks_get_no_invented_wait(traces: Path, tmp_path: Path) -> 
     outcome = audit_traces([traces / "hta-sampled-2of128"], tmp_path)
     assert all("wait" not in key for rank in outcome.audit.variants["trace"].ranks for key in rank.states)
     assert any(
-        "no wait for 20 of 20 calls: the record has them of 2 of 128 ranks" in note for note in outcome.audit.notes
+        "no wait for 20 of 20 calls: only 2 of 128 ranks recorded the call" in note for note in outcome.audit.notes
     )
     assert any("of 128: no record" in line for line in outcome.audit.missing)
     assert {finding.kind for finding in outcome.audit.findings} == {"host-idle"}  # which needs no peers

@@ -120,7 +120,7 @@ def test_a_broken_rank_is_named_and_the_others_are_kept(job: Any, tmp_path: Path
     assert any(str(broken) in line and "cut off at byte 200" in line for line in outcome.audit.missing)
     assert "rank 1: no record" in outcome.audit.missing
     assert [rank.rank for rank in outcome.audit.variants["trace"].ranks] == [0, 2]
-    assert any("no wait for 6 of 6 calls: the record has them of 2 of 3 ranks" in n for n in outcome.audit.notes)
+    assert any("no wait for 6 of 6 calls: only 2 of 3 ranks recorded the call" in n for n in outcome.audit.notes)
 
 
 def _bomb() -> bytes:
@@ -284,10 +284,23 @@ def test_ctrl_c_after_reading_names_what_is_kept(
     (made,) = (tmp_path / "runs").iterdir()
     kept = made.relative_to(tmp_path)
     assert capsys.readouterr().err == (
-        f"magneton-dist: interrupted: {kept}: what was read of the traces is kept there "
-        f"(magneton-dist audit {kept} goes on from it)\n"
+        f"What was read of the traces is kept; magneton-dist audit {kept} finishes the audit.\n"
+        "magneton-dist: interrupted\n"
     )
     assert command(["audit", str(kept), "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("during", ["magneton_dist.traces.import_traces", "magneton_dist.audits.Settings.write"])
+def test_ctrl_c_before_that_leaves_nothing(
+    job: Any, tmp_path: Path, monkeypatch: Any, capsys: Any, during: str
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(during, stopped)
+    assert command(["audit", str(job()), "--out", str(tmp_path / "runs")]) == 130
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert capsys.readouterr().err == "magneton-dist: interrupted\n"
 
 
 def test_a_rank_without_any_collective_is_named(job: Any, tmp_path: Path) -> None:
@@ -295,8 +308,8 @@ def test_a_rank_without_any_collective_is_named(job: Any, tmp_path: Path) -> Non
     path = folder / "rank-1.json.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(NCCL.encode(), b"renamed")))
     notes = traces.audit_traces([folder], tmp_path / "runs").audit.notes
-    assert "trace: rank 1: no collective was recorded, though other ranks have some" in notes
-    assert any(note.endswith("no wait for 6 of 6 calls: the record has them of 2 of 3 ranks") for note in notes)
+    assert "trace: rank 1: no collective was recorded, so who waited for whom there is not known" in notes
+    assert any(note.endswith("no wait for 6 of 6 calls: only 2 of 3 ranks recorded the call") for note in notes)
 
 
 def test_places_that_cannot_be_written_are_named(job: Any, tmp_path: Path, capsys: Any) -> None:

@@ -35,6 +35,24 @@ def test_waste_names_the_dearer_variant_whichever_it_is(audit):
     assert told.sentence == "early-exit wastes 20 % of its energy: join does the same work without it."
 
 
+@pytest.mark.parametrize(
+    ("states", "idle_s", "unjoined_s", "doubt"),
+    [
+        ({"idle": 10.0}, {"unknown": 9.0, "host": 1.0}, 0.0, ", but 90 % of the time is unexplained"),
+        ({"idle": 10.0}, {"loader": 5.0, "host": 5.0}, 0.0, ""),
+        ({"idle": 8.0, "compute": 2.0}, {}, 0.0, ", but 80 % of the time is unexplained"),
+        ({"unresolved": 10.0}, {}, 0.0, ", but 100 % of the time is unexplained"),
+        ({"unresolved": 10.0}, {}, 9.0, ""),  # known to be collectives
+        ({"idle": 2.0, "compute": 8.0}, {}, 0.0, ""),
+    ],
+)
+def test_no_waste_found_is_not_said_of_time_that_nobody_knows(alone, states, idle_s, unjoined_s, doubt):
+    shares = {f"working/{name}": StateShare(seconds, None) for name, seconds in states.items()}
+    rank = replace(alone.variants["join"].ranks[0], states=shares, idle_s=idle_s, unjoined_s=unjoined_s)
+    told = headline(replace(alone, findings=[], variants={"join": replace(alone.variants["join"], ranks=[rank])}))
+    assert told.sentence == f"No waste found in join{doubt}."
+
+
 @pytest.mark.parametrize("verdict", ["no difference", "trade-off", "inconclusive"])
 def test_other_verdicts_never_speak_of_waste(audit, verdict):
     told = headline(replace(audit, comparison=replace(audit.comparison, verdict=verdict)))
@@ -48,14 +66,6 @@ def test_alone_leads_with_its_first_finding_or_says_there_is_none(alone):
     clean = headline(replace(alone, findings=[]))
     assert clean.sentence == "No waste found in join."
     assert not clean.waste
-    rank = replace(alone.variants["join"].ranks[0], states={"working/idle": StateShare(10.0, None)})
-    for idle_s, states, share in (
-        ({"unknown": 9.0}, rank.states, "90 %"),
-        ({}, {"working/unresolved": StateShare(10.0, None)}, "100 %"),
-    ):
-        dim = replace(alone.variants["join"], ranks=[replace(rank, idle_s=idle_s, states=states)])
-        told = headline(replace(alone, findings=[], variants={"join": dim}))
-        assert told.sentence == f"No waste found in join, but nothing tells what {share} of the time went on."
     failed = {"join": replace(alone.variants["join"], runs=0)}
     nothing = headline(replace(alone, findings=[], variants=failed))
     assert (nothing.verdict, nothing.sentence) == ("not audited", "No run of join could be counted.")

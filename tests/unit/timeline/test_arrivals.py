@@ -164,7 +164,7 @@ def test_missing_rank_is_no_wait(rank: Any, run: Any) -> None:
         r.call(start, 20, size=3)
     joined = run(ranks).joined
     assert waits(joined, 0) == [None]
-    assert column(joined, 0, "reason") == ["the record has them of 2 of 3 ranks"]
+    assert column(joined, 0, "reason") == ["only 2 of 3 ranks recorded the call"]
     assert column(joined, 0, "arrived") == [2]
     assert joined.groups.row(0, named=True)["refused"] == 2
     assert dict(joined.groups.schema) == GROUPS.schema

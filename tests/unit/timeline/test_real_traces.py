@@ -74,7 +74,7 @@ def test_last_arrivers_and_first_collective_as_in_provenance(traces: Path) -> No
 def test_two_of_128_ranks_have_no_wait(traces: Path) -> None:
     _, joined = join(traces / "hta-sampled-2of128", 2, 128)
     assert joined.arrivals["wait_ns"].null_count() == 20
-    assert set(joined.arrivals["reason"]) == {"the record has them of 2 of 128 ranks"}
+    assert set(joined.arrivals["reason"]) == {"only 2 of 128 ranks recorded the call"}
 
 
 def test_ordinals_that_do_not_align_are_refused(traces: Path) -> None:
