@@ -75,8 +75,11 @@ def record_traces(
         audits.Settings(
             name=name, started=now.isoformat(timespec="seconds"), baseline=VARIANT, compare=Compare(), profile=profile
         ).write(folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            what, do = f"the record cannot be written: {error}", "make room, or give another folder with --out"
+            raise InputError(what, where=str(out), do=do) from error
         raise
     return folder
 

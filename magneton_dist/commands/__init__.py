@@ -57,10 +57,21 @@ def _about(
 
 def main() -> None:
     """Entry point of `magneton-dist`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     code = run(sys.argv[1:])
     # All is done and told; what follows is Python's own end. One that hangs can be ended by a second Ctrl-C.
     signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.SIG_DFL))
     sys.exit(code)
+
+
+_interrupts: list[int] = []  # signals that arrived
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Note the interruption: where it is raised within a call from a library's native code, it is lost there."""
+    _interrupts.append(number)
+    raise KeyboardInterrupt
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -74,7 +85,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: say so, and keep the traceback
-        return _fail(f"unexpected {type(error).__name__}: {error} (traceback in {_keep_traceback()})", 1)
+        if not _interrupts:
+            return _fail(f"unexpected {type(error).__name__}: {error} (traceback in {_keep_traceback()})", 1)
+        code = INTERRUPTED
     if code == INTERRUPTED:
         sys.stderr.write(f"{NAME}: interrupted\n")
     return code if isinstance(code, int) else 0

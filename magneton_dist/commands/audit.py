@@ -51,7 +51,7 @@ def audit(
     try:
         outcome = audits.audit(folder, watts)
         present(outcome, as_json=as_json, quiet=quiet)
-    except KeyboardInterrupt:
+    except BaseException:  # Ctrl-C first of all
         if not recorded:
             how = f"magneton-dist audit {shlex.quote(str(folder))}"
             sys.stderr.write(f"What was read of the traces is kept; {how} finishes the audit.\n")

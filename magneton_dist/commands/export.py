@@ -35,10 +35,10 @@ def export(
 ) -> None:
     """Write a run for another program.
 
-    perfetto: a trace for https://ui.perfetto.dev. kernels: a CSV of what ran on each rank's device under one name,
-    with its joules, their bounds, and rows for gaps and idling, where kernels were captured. waits: a CSV of every
-    collective call, how long it waited and for whom. states: a CSV of what every rank's device was doing when.
-    prometheus: seconds, joules, waits and idling of every rank as metrics.
+    perfetto: a trace for https://ui.perfetto.dev (gzip, unless the file's name ends in .json). kernels: a CSV of what
+    ran on each rank's device under one name, with its joules, their bounds, and rows for gaps and idling, where
+    kernels were captured. waits: a CSV of every collective call, how long it waited and for whom. states: a CSV of
+    what every rank's device was doing when. prometheus: seconds, joules, waits and idling of every rank as metrics.
     """
     from magneton_dist import drawn_runs
     from magneton_dist.errors import InputError
@@ -46,7 +46,7 @@ def export(
     from magneton_dist.reports.audit_json import write_atomically
     from magneton_dist.reports.perfetto import write_perfetto
     from magneton_dist.reports.prometheus import prometheus_text
-    from magneton_dist.reports.tables import state_table, wait_table
+    from magneton_dist.reports.tables import csv, state_table, wait_table
 
     path = output or run / _FILES[to]
     if path.exists() and not force:
@@ -56,8 +56,8 @@ def export(
     elif to is Format.PROMETHEUS:
         write_atomically(path, prometheus_text(*drawn_runs.summaries(run)).encode())
     elif to is Format.KERNELS:
-        write_atomically(path, kernel_costs(run).write_csv().encode())
+        write_atomically(path, csv(kernel_costs(run)))
     else:
         table = wait_table if to is Format.WAITS else state_table
-        write_atomically(path, table(drawn_runs.bands(run)).write_csv().encode())
+        write_atomically(path, csv(table(drawn_runs.bands(run))))
     typer.echo(f"Wrote {path}")

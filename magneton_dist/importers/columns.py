@@ -31,6 +31,7 @@ COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
 ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:|enumerate\(DataLoader\))")
 LOADER = r"^enumerate\(DataLoader\)"
 SYNCHRONISES = re.compile(r"^(cuda|hip|musa)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize")
+LAUNCHES_KERNEL = re.compile(r"LaunchKernel")
 COMMS = "record_param_comms"
 MOST_TIME_US = 4e15  # since 1970: the year 2096
 MERGED = 64  # batches; what is freed in many small pieces is not given back to the system
@@ -104,7 +105,7 @@ class Columns:
         self.device = Rows(
             "kind", "name", "stream", "device", "correlation", "external", "comm", "node", "sm_ppm", "called"
         )
-        self.launches = Rows("correlation", "thread")
+        self.launches = Rows("correlation", "thread", "kernel")
         self.syncs = Rows("thread")
         self.ops = Rows("name", "thread", "external", "comm", "stack")
         self.marks = Rows("name", "thread", "comm")
@@ -114,7 +115,7 @@ class Columns:
         self.lost_activities = self.unnamed = self.unplaced = 0
         self.events = 0
         self._collective, self._annotation = Matching(COLLECTIVE_KERNEL), Matching(ANNOTATION)
-        self._synchronises = Matching(SYNCHRONISES)
+        self._synchronises, self._launches_kernel = Matching(SYNCHRONISES), Matching(LAUNCHES_KERNEL)
         self._comms_name = int(self.names.ids([COMMS])[0])
 
     def add(self, events: Iterable[Event]) -> None:
@@ -166,13 +167,15 @@ class Columns:
     def _add_launches(self, events: list[Event]) -> None:
         events, start, end = self._timed(events)
         names = [e.name for e in events]
-        waits = self._synchronises(self.names.ids(names), names)
+        name = self.names.ids(names)
+        waits = self._synchronises(name, names)
         if self._device_only:
             thread = np.full(len(events), NONE)
             thread[waits] = self._thread([events[row] for row in np.flatnonzero(waits)])
         else:
             thread = self._thread(events)
-        self.launches.add(start, end, ids([(e.args or NO_ARGS).correlation for e in events]), thread)
+        kernel = np.full(len(events), 0) if self._device_only else self._launches_kernel(name, names).astype(np.int64)
+        self.launches.add(start, end, ids([(e.args or NO_ARGS).correlation for e in events]), thread, kernel)
         self.syncs.add(start[waits], end[waits], thread[waits])
 
     def _add_host(self, category: str, events: list[Event]) -> None:

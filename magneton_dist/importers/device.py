@@ -71,7 +71,7 @@ def read_device(path: Path) -> DeviceActivities:
     )  # fmt: skip
     syncs = columns.syncs.frame(base)
     waits = syncs.filter(columns.of_main_thread(syncs["thread"].to_numpy()))
-    lost = sum(stream.dropped.values()) + columns.lost_activities + (number(stream.head.dropped) or 0)
+    lost = stream.lost_activities + columns.lost_activities + (number(stream.head.dropped) or 0)
     return DeviceActivities(rows, lost, outlasting, _waited(waits, ops, announced, columns.names))
 
 

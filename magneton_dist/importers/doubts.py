@@ -5,68 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import polars as pl
 
 from magneton_dist.importers.columns import Columns
 from magneton_dist.importers.device import outlasting_words
 from magneton_dist.importers.eventstream import EventStream
-from magneton_dist.importers.extent import Extent
-from magneton_dist.importers.fields import NONE
+from magneton_dist.importers.frames import Frames, name_of
 
 MOST_UNLAUNCHED = 0.1  # of the activities, after the first whose launch is known: those before were launched earlier
-MOST_NAME = 60  # characters
 
 
-def of(
-    stream: EventStream, columns: Columns, device: pl.DataFrame, outlasting: int, extent: Extent
-) -> list[str]:
-    """One line for each doubt about the trace that was read from `stream` into `columns`.
-
-    Args:
-        device: its activities, by start, with `issue_ns` (null: launch not seen).
-        outlasting: how many of them were mended by `device.within_streams`.
-        extent: of all its events.
-    """
-    counts = (("mended", stream.mended), ("dropped", stream.dropped), ("dropped", columns.lost))
-    lines = [f"{how} {counted(count)}" for how, count in counts if count]
-    lines += [outlasting_words(outlasting)] if outlasting else []
-    return [*lines, *_untold(columns, device), *_alone(columns, extent)]
+def of_stream(stream: EventStream) -> list[str]:
+    """What was mended or dropped while reading; a strict reader has raised by then."""
+    return [f"{how} {_counted(n)}" for how, n in (("mended", stream.mended), ("dropped", stream.dropped)) if n]
 
 
-def counted(reasons: Mapping[str, int]) -> str:
-    """Events by reason, in words."""
-    return ", ".join(f"{count} event(s) with {reason}" for reason, count in sorted(reasons.items()))
-
-
-def _untold(columns: Columns, device: pl.DataFrame) -> list[str]:
-    """What the activities do not tell."""
-    lines, count = [], device.height
+def damage(columns: Columns, frames: Frames) -> list[str]:
+    """What was wrong with single events; a strict reader refuses the trace for it."""
+    lines = [f"{how} {_counted(n)}" for how, n in (("mended", frames.mended), ("dropped", frames.dropped)) if n]
+    if frames.outlasting:
+        lines.append(outlasting_words(frames.outlasting))
     if columns.unnamed:
-        lines.append(f"{columns.unnamed} of {count} activities have no name, so none of them counts as a collective")
+        lines.append(f"{columns.unnamed} activities have no name, so none of them counts as a collective")
+    return lines
+
+
+def oddities(columns: Columns, frames: Frames) -> list[str]:
+    """What may be sound, and yet makes figures doubtful."""
+    lines, count = [], frames.device.height
+    if frames.unseen:
+        lines.append(
+            f"{frames.unseen} of {frames.kernels} kernels that were launched are not in the trace: nothing proves that "
+            "the device idled"
+        )
     if columns.unplaced:
         lines.append(
             f"{columns.unplaced} of {count} activities have no device or no stream: the pid and tid of their events "
             "are used instead"
         )
-    unseen = device["issue_ns"].is_null().to_numpy()
-    seen = np.flatnonzero(~unseen)
-    unlaunched = int(unseen[seen[0] :].sum()) if len(seen) else count
+    unknown = frames.device["issue_ns"].is_null().to_numpy()
+    known = np.flatnonzero(~unknown)
+    unlaunched = int(unknown[known[0] :].sum()) if len(known) else count
     if unlaunched > MOST_UNLAUNCHED * count:
         lines.append(
             f"the launches of {unlaunched} of {count} activities are not in the trace: why the device idled before "
             "them is not known"
         )
+    if frames.alone is not None and frames.alone.apart:
+        start, end = frames.span_ns
+        rest_ns = frames.alone.end_ns - frames.alone.start_ns
+        lines.append(
+            f"it is {(end - start) / 1e9:.3g} s long, and without one event {rest_ns / 1e9:.3g} s: if the times of "
+            f"that one are wrong, so are most figures ({name_of(columns, frames.alone)})"
+        )
     return lines
 
 
-def _alone(columns: Columns, extent: Extent) -> list[str]:
-    """One event that makes the trace far longer than all others do."""
-    alone = extent.alone()
-    if alone is None:
-        return []
-    (name, rest_ns), (start, end) = alone, extent.span_ns()
-    who = "a call of the runtime" if name == NONE else columns.names.texts()[name][:MOST_NAME]
-    return [
-        f"it is {(end - start) / 1e9:.3g} s long, and without one event {rest_ns / 1e9:.3g} s: if the times of that "
-        f"one are wrong, so are most figures ({who})"
-    ]
+def _counted(reasons: Mapping[str, int]) -> str:
+    """Events by reason, in words."""
+    return ", ".join(f"{count} event(s) with {reason}" for reason, count in sorted(reasons.items()))

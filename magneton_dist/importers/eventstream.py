@@ -33,6 +33,9 @@ _NAME = re.compile(
 )
 _QUOTE = re.compile(rb'(?<!\\)"')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
+_SURROGATE = re.compile(rb"(?i)\\ud[89a-f][0-9a-f]{2}")
+_NO_NUMBER = re.compile(rb"([:\[,]\s*)-?(?:NaN|Infinity)\b")
+_ON_HOST = re.compile(rb'"cat"\s*:\s*"(?i:cpu_op|operator|user_annotation|python_function|\w*runtime|\w*driver)"')
 
 T = TypeVar("T")
 
@@ -53,6 +56,7 @@ class EventStream:
     Attributes:
         head: what stands beside the events; complete after the last batch.
         mended, dropped: events, by reason.
+        lost_activities: of those dropped the ones that may have been on a device.
     """
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:
@@ -61,6 +65,7 @@ class EventStream:
         self.head = Head()
         self.mended: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
+        self.lost_activities = 0
         self._pieces = pieces(path)
         self._offset = 0  # of the buffer within the unpacked file
         self._over = False
@@ -202,6 +207,7 @@ class EventStream:
             read = _single(_bare, text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.dropped[reason] += 1
+            self.lost_activities += _ON_HOST.search(text) is None
             return None, None
         bare, left = read
         if bare is None:
@@ -237,12 +243,18 @@ class EventStream:
     def _read_head(self, text: bytes) -> None:
         try:
             self.head = self.head.merged(_head.decode(text))
-        except msgspec.ValidationError:
-            self.mended["metadata of an unknown type"] += 1
+            return
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            where = str(self.path)
             if "truncated" in str(error):
-                where = str(self.path)
                 raise RecordError("the JSON is cut off after its events", where=where, do="copy it again") from error
+            if self.strict:
+                what = f"metadata that cannot be read: {error}"
+                raise RecordError(what, where=where, do="read it without --strict") from error
+        try:
+            self.head = self.head.merged(_head.decode(_valid_numbers(_valid_text(text))))
+            self.mended["metadata that is damaged"] += 1
+        except (msgspec.DecodeError, UnicodeDecodeError):
             self.mended["metadata that cannot be read"] += 1
 
     def _at(self, inside: int) -> str:
@@ -274,7 +286,13 @@ def _single(decoder: msgspec.json.Decoder[T], text: bytes) -> tuple[T | None, by
 
 
 def _valid_text(text: bytes) -> bytes:
-    return text.decode("utf-8", "replace").encode()
+    """UTF-8 throughout, without escapes of half a character."""
+    return _SURROGATE.sub(rb"\\ufffd", text.decode("utf-8", "replace").encode())
+
+
+def _valid_numbers(text: bytes) -> bytes:
+    """Null for what JSON has no number for."""
+    return _NO_NUMBER.sub(rb"\1null", text)
 
 
 def _escaped(text: bytes) -> bytes:

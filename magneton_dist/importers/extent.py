@@ -1,7 +1,8 @@
-"""How far the events of a trace reach, and whether one of them alone reaches further than all others together."""
+"""How far the events of a trace reach, and whether one of them alone reaches far beyond all others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 from magneton_dist.importers.fields import NONE
 
 FEW = 20  # events: with so few, none of them is out of the ordinary
-MOST_BY_ONE = 0.9  # of a trace's length; more because of one single event is worth a word
+MUCH_BY_ONE = 0.5  # of a trace's length; more because of one single event is worth a word
 
 
 class Edge(NamedTuple):
@@ -21,45 +22,76 @@ class Edge(NamedTuple):
     name: int
 
 
+class Alone(NamedTuple):
+    """An event without which its trace would be far shorter.
+
+    Attributes:
+        event: which.
+        start_ns, end_ns: of the trace without it.
+        share: of the trace's length that is due to it.
+        apart: it begins after all others have ended, or ends before they begin.
+    """
+
+    event: Edge
+    start_ns: int
+    end_ns: int
+    share: float
+    apart: bool
+
+    def within(self, events: pl.DataFrame) -> pl.DataFrame:
+        """`events`, in which this one is left out where it is apart, else cut to the trace without it."""
+        start, end = pl.col("start_ns"), pl.col("end_ns")
+        this = (start == self.event.start_ns) & (end == self.event.end_ns)
+        if self.apart:
+            return events.filter(~this)
+        return events.with_columns(
+            pl.when(this).then(start.clip(self.start_ns, self.end_ns)).otherwise(start).alias("start_ns"),
+            pl.when(this).then(end.clip(self.start_ns, self.end_ns)).otherwise(end).alias("end_ns"),
+        )
+
+
 class Extent:
-    """The first and last of a trace's events; two of each, so that one event can be left out."""
+    """The first and last of a trace's events; two of each, so that one event can be left out.
 
-    def __init__(self) -> None:
-        self._first: list[Edge] = []
-        self._last: list[Edge] = []
+    Args:
+        frames: the events: start_ns, end_ns, and name where they have one; not all are empty.
+    """
+
+    def __init__(self, frames: Iterable[pl.DataFrame]) -> None:
+        first: list[Edge] = []
+        last: list[Edge] = []
         self._events = 0
+        for events in frames:
+            if not events.height:
+                continue
+            self._events += events.height
+            starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
+            names = events["name"].to_numpy() if "name" in events.columns else np.full(events.height, NONE)
+            two = min(2, events.height)
+            for edge, rows in (
+                (first, np.argpartition(starts, two - 1)[:two]), (last, np.argpartition(ends, -two)[-two:]),
+            ):  # fmt: skip
+                edge += [Edge(int(starts[row]), int(ends[row]), int(names[row])) for row in rows]
+        self._first = sorted(first)[:2]
+        self._last = sorted(last, key=lambda event: event.end_ns)[-2:]
 
-    def add(self, events: pl.DataFrame) -> None:
-        """More events: start_ns, end_ns, and name where they have one."""
-        if not events.height:
-            return
-        self._events += events.height
-        starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
-        names = events["name"].to_numpy() if "name" in events.columns else np.full(events.height, NONE)
-        two = min(2, events.height)
-        for edge, rows in (
-            (self._first, np.argpartition(starts, two - 1)[:two]),
-            (self._last, np.argpartition(ends, -two)[-two:]),
-        ):
-            edge += [Edge(int(starts[row]), int(ends[row]), int(names[row])) for row in rows]
-        self._first = sorted(self._first)[:2]
-        self._last = sorted(self._last, key=lambda event: event.end_ns)[-2:]
-
+    @property
     def span_ns(self) -> tuple[int, int]:
-        """First start and last end; there are events."""
+        """First start and last end."""
         return self._first[0].start_ns, self._last[-1].end_ns
 
-    def alone(self) -> tuple[int, int] | None:
-        """The event without which the trace would be far shorter: the number of its name, and the ns without it.
+    def alone(self) -> Alone | None:
+        """The event to which more than `MUCH_BY_ONE` of the trace's length is due.
 
         One that begins long before all others but lasts until they begin is none: the job may have been waiting.
         """
         if self._events < FEW:
             return None
         (first, second), (before, last) = self._first, self._last
-        without = [(before.end_ns - (second if first == last else first).start_ns, last)]
+        without = [(last, (second if first == last else first).start_ns, before.end_ns)]
         if first.end_ns < second.start_ns:
-            without.append((last.end_ns - second.start_ns, first))
-        rest_ns, event = min(without, key=lambda case: case[0])
-        length_ns = last.end_ns - first.start_ns
-        return (event.name, rest_ns) if rest_ns < (1 - MOST_BY_ONE) * length_ns else None
+            without.append((first, second.start_ns, last.end_ns))
+        event, start, end = min(without, key=lambda case: case[2] - case[1])
+        share = 1 - (end - start) / max(1, last.end_ns - first.start_ns)
+        apart = event.start_ns > end or event.end_ns < start
+        return Alone(event, start, end, share, apart) if share > MUCH_BY_ONE else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,18 +15,16 @@ from magneton_dist.importers import calls, doubts, host_times
 from magneton_dist.importers.bytestream import DO
 from magneton_dist.importers.call_stacks import Stacks
 from magneton_dist.importers.columns import KINDS, LOADER, Columns, Ints
-from magneton_dist.importers.device import HELD, KIND, by_external_id, launched, outlasting_words, within_streams
+from magneton_dist.importers.device import HELD, KIND, by_external_id
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
 from magneton_dist.importers.eventstream import EventStream
-from magneton_dist.importers.extent import Extent
 from magneton_dist.importers.fields import NONE
+from magneton_dist.importers.frames import Frames, frames_of
 from magneton_dist.importers.host_ops import computing
 from magneton_dist.importers.steps import step_of, steps_of
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.schema import ACTIVITIES, FAULTS, I64, IDS, MARKS
-
-NOT_STRICT = "read it without --strict"
 
 
 @dataclass
@@ -72,36 +71,28 @@ def read_trace(path: Path, *, strict: bool = False) -> RankTrace:
     stream, columns = EventStream(path, strict=strict), Columns()
     for events in stream.batches():
         columns.add(events)
-    if strict and columns.lost:
-        raise RecordError(doubts.counted(columns.lost), where=str(path), do=NOT_STRICT)
     if not columns.events:
         raise RecordError("holds no event of a host or a device", where=str(path), do=DO)
-    assembly = _Assembly(path, stream, columns)
-    if strict and assembly.outlasting:
-        raise RecordError(outlasting_words(assembly.outlasting), where=str(path), do=NOT_STRICT)
-    return assembly.trace()
+    frames = frames_of(columns, number(stream.head.base_ns) or 0, stream.lost_activities)
+    damage = doubts.damage(columns, frames)
+    if strict and damage:
+        raise RecordError("; ".join(damage), where=str(path), do="read it without --strict")
+    return _Assembly(path, stream, columns, frames, damage).trace()
 
 
 class _Assembly:
     """The frames of one trace on their way into tables."""
 
-    def __init__(self, path: Path, stream: EventStream, columns: Columns) -> None:
-        self.path, self.columns, self.head = path, columns, stream.head
-        self.unread = sum(stream.dropped.values()) + columns.lost_activities
-        base = number(self.head.base_ns) or 0
-        launches = columns.launches.frame(base)
-        self.extent = Extent()
-        self.extent.add(launches)
-        self.device, self.outlasting = within_streams(launched(columns.device.frame(base), launches))
-        del launches  # large
-        self.ops, self.marks, self.functions, self.syncs = (
-            rows.frame(base) for rows in (columns.ops, columns.marks, columns.functions, columns.syncs)
-        )
-        for events in (self.device, self.ops, self.marks, self.functions):
-            self.extent.add(events)
-        self.marks = self.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
-        self.names = columns.names
-        self.faults = doubts.of(stream, columns, self.device, self.outlasting, self.extent)
+    def __init__(
+        self, path: Path, stream: EventStream, columns: Columns, frames: Frames, damage: Sequence[str]
+    ) -> None:
+        self.path, self.columns, self.head, self.names = path, columns, stream.head, columns.names
+        self.device, self.ops = frames.device, frames.ops
+        self.functions, self.syncs = frames.functions, frames.syncs
+        self.marks = frames.marks.with_columns(columns.names.column(pl.col("name")).alias("annotation"))
+        self.span_ns = frames.span_ns
+        self.missing = frames.missing
+        self.faults = [*doubts.of_stream(stream), *damage, *doubts.oddities(columns, frames)]
 
     def trace(self) -> RankTrace:
         """All of it."""
@@ -146,7 +137,7 @@ class _Assembly:
             host=self.head.host,
             device=self._device(),
             device_name=self._device_name(),
-            span_ns=self.extent.span_ns(),
+            span_ns=self.span_ns,
             numbered=numbered,
             calls=calls.of_only_group(found, info.groups if info else None),
             tables={
@@ -167,13 +158,13 @@ class _Assembly:
         """Why the device idled, and where the host waited for it (`HOST_TIMES`)."""
         if not device.height or not steps.height:
             return HOST_TIMES.empty()
-        if self.unread:
+        if self.missing:
             self.faults.append(
-                f"why its device idled is not told: {self.unread} event(s) that cannot be read may have run on it"
+                f"why its device idled is not told: {self.missing} activities that are missing may have run on it"
             )
         loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
         within = innermost(self.ops, *_instants(self.syncs))
-        sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps, whole=not self.unread)
+        sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps, whole=not self.missing)
         return sums.select(
             "step", "kind", self.names.column(pl.col("name")).fill_null("").alias("what"),
             stacks.of_texts(texts, sums["stack"]).alias("stack_id"), "count", "duration_ns",
@@ -232,7 +223,7 @@ class _Assembly:
 
     def _steps(self) -> tuple[pl.DataFrame, bool]:
         """Steps, and whether they have numbers of the profiler."""
-        start, end = self.extent.span_ns()
+        start, end = self.span_ns
         drained = end if not self.device.height else max(int(self.device["end_ns"].to_numpy().max()), start)
         steps, how = steps_of(self.marks, start, end, drained)
         if how:
@@ -253,8 +244,8 @@ class _Assembly:
         """Where the profiler saw the device."""
         if not activities:
             return MARKS.empty()
-        start, end = self.extent.span_ns()
-        detail = json.dumps({"start_ns": start, "activities": activities + self.unread})
+        start, end = self.span_ns
+        detail = json.dumps({"start_ns": start, "activities": activities + self.missing})
         return pl.DataFrame({"name": ["kernels"], "t_ns": [end + 1], "detail": [detail]}, schema=MARKS.schema)
 
 

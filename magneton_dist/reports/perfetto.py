@@ -33,7 +33,8 @@ _PARTS = (
 
 
 def write_perfetto(run: RunBands, path: Path) -> None:
-    """Write `run` to `path` (``.json.gz``), atomically; open it in ui.perfetto.dev or chrome://tracing.
+    """Write `run` to `path`, atomically; open it in ui.perfetto.dev or chrome://tracing. JSON if it is called
+    ``.json``, else gzip of it.
 
     The trace's `otherData` says what is left out: arrows of waits (the shortest beyond `MAX_ARROWS`, and
     those whose two calls do not overlap on these clocks) and power readings that failed.
@@ -66,7 +67,8 @@ def write_perfetto(run: RunBands, path: Path) -> None:
     }
     lines = ",\n".join([*map(json.dumps, names), *rows])
     document = f'{{"displayTimeUnit":"ms","otherData":{json.dumps(note)},"traceEvents":[\n{lines}\n]}}\n'
-    write_atomically(path, gzip.compress(document.encode(), compresslevel=6, mtime=0))
+    data = document.encode()
+    write_atomically(path, data if path.suffix == ".json" else gzip.compress(data, compresslevel=6, mtime=0))
 
 
 def _slices(bands: RankBands, run: RunBands) -> Iterator[tuple[str, pl.DataFrame]]:

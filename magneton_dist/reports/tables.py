@@ -39,6 +39,12 @@ def state_table(run: RunBands) -> pl.DataFrame:
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
+def csv(table: pl.DataFrame) -> bytes:
+    """A table as CSV. Its texts come from the audited job: what a terminal could obey is replaced (see `clean`)."""
+    texts = pl.col(pl.String).str.replace_all(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]", "\ufffd")
+    return table.with_columns(texts).write_csv().encode()
+
+
 def _since(run: RunBands, name: str) -> pl.Expr:
     return ((pl.col(name) - run.start_ns) / 1e9).alias(name.replace("_ns", "_s"))
 

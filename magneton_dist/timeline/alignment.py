@@ -2,7 +2,8 @@
 
 Pings bound a host's offset to within half a round trip. The ends of all-reduces and their like agree
 within microseconds (NCCL) or a callback's lag (gloo): their residuals give offset and drift, and what is left
-of them is the error. Ranks with exact clocks (one host) move together, and the common clock is theirs.
+of them is the error. Ranks with exact clocks (one host) move together, and the common clock is theirs. One of them
+whose ends are all off by the same is not trusted, and aligned as one without a clock.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ FEW = 8  # with fewer ends than this a rank's clock is not refined: the residual
 DRIFT_BINS = 16
 MAX_DRIFT = 2e-4  # crystals are good to 1e-4; a steeper line is not the clocks
 END_LAG_NS = 50_000  # ends may be this far outside the ping's error before the ping is preferred
+OFF_NS = 200_000  # no callback is late by more than this, always
+STEADY = 0.1  # of how far a clock is off: what its ends may vary by, and the other ranks' be off themselves
 
 
 def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTable, list[str]]:
@@ -35,24 +38,32 @@ def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTabl
         clocks: as pinged; `UNKNOWN_ERROR_NS` marks one that was not.
 
     Returns:
-        The clocks, and one note per rank whose ends contradict its ping (which is then kept).
+        The clocks, and one note per rank whose ends contradict its ping (which is then kept), or its exact clock
+        (which then is not).
     """
     chosen = table.with_row_index("i").filter(_ends_together()).sort("key").select("i", "key", "end_ns")
-    if not (clocks.error_ns > 0).any() or chosen.is_empty():
+    if chosen.is_empty():
         return clocks, []
     who, own = row[chosen["i"].to_numpy()], chosen["end_ns"].to_numpy()
     first = np.flatnonzero(np.diff(chosen["key"].to_numpy(), prepend=-1))
     size = np.diff(np.append(first, len(own)))
     first, size = np.repeat(first, size), np.repeat(size, size)
 
-    # Offsets are taken at the record's middle, so that offset and drift do not trade.
-    middle = int(own.min()) + (int(own.max()) - int(own.min())) // 2
-    pinged = clocks.offset_ns + clocks.drift * (middle - clocks.at_ns)
-    offset, drift, t = pinged.copy(), clocks.drift.copy(), (own - middle).astype(np.float64)
+    clocks, off = _without_those_off(clocks, own, who, first, size)
+    if not (clocks.error_ns > 0).any():
+        return clocks, off
 
+    # Offsets are taken at the middle of each clock's own calls, so that offset and drift do not trade.
     blocks = _blocks(clocks, who)
+    at = np.full(len(clocks.ranks), own.min())
+    for ranks, calls in blocks:
+        if len(calls):
+            at[ranks] = (own[calls].min() + own[calls].max()) // 2
+    pinged = clocks.offset_ns + clocks.drift * (at - clocks.at_ns)
+    offset, drift = pinged.copy(), clocks.drift.copy()
+    since, t = (own - own.min()).astype(np.float64), (own - at[who]).astype(np.float64)
     for _ in range(ROUNDS):
-        late = _late(t, who, offset, drift, first, size)
+        late = _late(since + offset[who] + drift[who] * t, first, size)
         moved = 0.0
         for ranks, calls in blocks:
             shift, slope = _line(t[calls], -late[calls])
@@ -63,11 +74,35 @@ def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTabl
             break
     anchor = blocks[0][0][0]
     shift, slope = offset[anchor] - pinged[anchor], drift[anchor] - clocks.drift[anchor]
-    offset, drift = offset - shift, drift - slope
-    late = _late(t, who, offset, drift, first, size)
-    at = np.full(len(offset), middle, np.int64)
+    apart = (at - at[anchor]) + (offset - offset[anchor])  # of their middles, on the common clock
+    offset, drift = offset - shift - slope * apart, drift - slope
+    late = _late(since + offset[who] + drift[who] * t, first, size)
     refined = replace(clocks, offset_ns=np.rint(offset).astype(np.int64), drift=drift, at_ns=at)
-    return _accept(clocks, refined, pinged, [(r, np.abs(late[c])) for r, c in blocks[1:]])
+    accepted, notes = _accept(clocks, refined, pinged, [(r, np.abs(late[c])) for r, c in blocks[1:]])
+    return accepted, off + notes
+
+
+def _without_those_off(
+    clocks: ClockTable, own: Ints, who: Ints, first: Ints, size: Ints
+) -> tuple[ClockTable, list[str]]:
+    """The clocks, of which those that are said to be exact and are off by the same at all ends are unknown."""
+    exact = clocks.error_ns == 0
+    late = _late(own - own.min() + clocks.offset_ns[who].astype(np.float64), first, size)
+    by, vary = np.zeros(len(clocks.ranks)), np.full(len(clocks.ranks), np.inf)
+    for r in np.flatnonzero(exact):
+        if len(ends := late[who == r]):
+            by[r] = np.median(ends)
+            vary[r] = np.percentile(np.abs(ends - by[r]), 90)
+    away = np.abs(by)
+    off = exact & (away > OFF_NS) & (vary < STEADY * away)
+    others = away[exact & ~off]
+    off &= len(others) > max(1, off.sum()) and away * STEADY > others.max(initial=0.0)
+    notes = [
+        f"rank {clocks.ranks[r]}: the ends of its collectives put its clock {by[r] / 1e6:+.3g} ms off those of the "
+        "other ranks: it is not trusted, and aligned by these ends"
+        for r in np.flatnonzero(off)
+    ]
+    return replace(clocks, error_ns=np.where(off, UNKNOWN_ERROR_NS, clocks.error_ns)), notes
 
 
 def _ends_together() -> pl.Expr:
@@ -88,9 +123,8 @@ def _blocks(clocks: ClockTable, who: Ints) -> list[tuple[Ints, Ints]]:
     return [(exact, shared), *((np.array([r]), calls[r]) for r in free)]
 
 
-def _late(t: Floats, who: Ints, offset: Floats, drift: Floats, first: Ints, size: Ints) -> Floats:
-    """How much later than its collective's median end each call ended, on the clocks so far, in ns."""
-    common = t + offset[who] + drift[who] * t
+def _late(common: Floats, first: Ints, size: Ints) -> Floats:
+    """How much later than its collective's median end each call ended, in ns, by its end on the common clock."""
     ordered = common[np.lexsort((common, first))]
     median: Floats = 0.5 * (ordered[first + (size - 1) // 2] + ordered[first + size // 2])
     return common - median

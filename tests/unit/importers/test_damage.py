@@ -78,7 +78,7 @@ def test_strict_names_the_byte(tmp_path: Path) -> None:
 
 
 def test_an_event_beyond_repair_is_dropped_and_makes_idle_unproven(tmp_path: Path) -> None:
-    trace = read_trace(raw(tmp_path, event(), event(ts=b"NaN"), event()))
+    trace = read_trace(raw(tmp_path, event(), event(ts=b"NaN"), event(ts=b"20")))
     assert trace.tables["activities"].height == 2
     assert "dropped 1 event(s) with malformed JSON" in faults(trace)
     assert json.loads(trace.tables["marks"]["detail"][0])["activities"] == 3
@@ -95,7 +95,7 @@ def test_negative_and_zero_durations(tmp_path: Path) -> None:
 def test_integers_beyond_64_bits(tmp_path: Path) -> None:
     huge = b"101599708867660844239999"
     args = b'{"correlation": ' + huge + b', "Comms Id": ' + huge + b', "stream": 7}'
-    trace = read_trace(raw(tmp_path, event(args=args), event(ts=huge), event(args=b'{"stream": [1]}')))
+    trace = read_trace(raw(tmp_path, event(args=args), event(ts=huge), event(b"other", args=b'{"stream": [1]}')))
     assert trace.tables["activities"].height == 2
     assert "times that are no numbers of microseconds" in faults(trace)
     assert "mended 1 event(s) with arguments of an unknown type" in faults(trace)
@@ -188,7 +188,7 @@ def test_activities_without_name_or_place_are_counted(tmp_path: Path) -> None:
     args = b'{"stream": 7, "device": 0, "correlation": 1}'
     nameless = event(args=args).replace(b'"name": "k", ', b"")
     noted = faults(read_trace(raw(tmp_path, event(), nameless, event(args=args))))
-    assert "1 of 3 activities have no name, so none of them counts as a collective" in noted
+    assert "1 activities have no name, so none of them counts as a collective" in noted
     assert "1 of 3 activities have no device or no stream" in noted
     assert "the launches of 3 of 3 activities are not in the trace" in noted
 
@@ -205,7 +205,7 @@ def test_idling_is_not_explained_where_activities_are_missing(write: Any, make: 
     idled = whole.host_times.group_by("kind").agg(pl.col("duration_ns").sum())
     assert dict(idled.iter_rows()) == {"host": 7 * 50_000, "launch": 8 * 20_000}
     assert lacking.host_times.is_empty()
-    assert "why its device idled is not told: 1 event(s) that cannot be read may have run on it" in faults(lacking)
+    assert "why its device idled is not told: 1 activities that are missing may have run on it" in faults(lacking)
 
 
 def test_launches_that_were_made_before_the_trace_began_are_not_missed(write: Any, make: Any) -> None:
@@ -265,7 +265,77 @@ def test_one_event_far_longer_than_all_else_is_named(tmp_path: Path, kind: str) 
     usual = [event(b"k%d" % n, ts=b"%d" % (10 * n)) for n in range(40)]
     long = event(b"Optimizer.step#SGD.step", ts=b"3", dur=b"5e6").replace(b'"kernel"', b'"%s"' % kind.encode())
     name = "a call of the runtime" if kind == "cuda_runtime" else "Optimizer.step#SGD.step"
-    noted = faults(read_trace(raw(tmp_path, *usual, long)))
-    assert "it is 5 s long, and without one event 0.000395 s" in noted
-    assert f"so are most figures ({name})" in noted
-    assert "without one event" not in faults(read_trace(raw(tmp_path, *usual)))
+    path = raw(tmp_path, *usual, long)
+    trace = read_trace(path)
+    assert f"mended 1 event(s) with a time far beyond those of all others ({name})" in faults(trace)
+    assert trace.span_ns == (0, 395_000)
+    assert trace.tables["steps"]["end_ns"].max() == 395_000
+    with pytest.raises(RecordError, match="a time far beyond"):
+        read_trace(path, strict=True)
+    assert "far beyond" not in faults(read_trace(raw(tmp_path, *usual)))
+
+
+@pytest.mark.parametrize(("ts", "dropped", "noted"), [
+    (b"3600000000", True, ""),
+    (b"-3600000000", True, ""),
+    (b"2000", False, "it is 0.002 s long, and without one event 0.000395 s"),  # late, yet it may be so
+    (b"395", False, ""),
+])  # fmt: skip
+def test_an_activity_far_apart_from_all_else_is_left_out(
+    tmp_path: Path, ts: bytes, dropped: bool, noted: str
+) -> None:
+    trace = read_trace(raw(tmp_path, *[event(b"k%d" % n, ts=b"%d" % (10 * n)) for n in range(40)], event(ts=ts)))
+    assert trace.tables["activities"].height == 41 - dropped
+    assert json.loads(trace.tables["marks"]["detail"][0])["activities"] == 41
+    assert ("dropped 1 event(s) with a time far beyond those of all others (k)" in faults(trace)) == dropped
+    assert noted in faults(trace)
+    assert ("without one event" in faults(trace)) == bool(noted)
+
+
+def test_events_that_are_there_twice_are_taken_once(write: Any, make: Any) -> None:
+    events = [
+        make.step(1, 0, 1000), make.host("nccl:all_reduce", 5, 1, "user_annotation"),
+        make.launch(1, 5), make.launch(2, 50),
+        make.kernel("k", 10, 30, 1), make.kernel("ncclDevKernel_AllReduce", 60, 30, 2, stream=20),
+    ]  # fmt: skip
+    path = write([*events, *events])
+    once, twice = read_trace(write(events, "once.json")), read_trace(path)
+    assert twice.calls.drop("call_id", strict=False).equals(once.calls.drop("call_id", strict=False))
+    assert twice.tables["activities"].equals(once.tables["activities"])
+    assert "dropped 2 event(s) with all that another says" in faults(twice)
+    with pytest.raises(RecordError, match="all that another says"):
+        read_trace(path, strict=True)
+
+
+def test_launches_whose_kernels_are_not_there_leave_idling_unproven(write: Any, make: Any) -> None:
+    def trace(*gone: int) -> RankTrace:
+        kernels = [make.kernel("k", 100 * n + 20, 30, n + 1) for n in range(20) if n not in gone]
+        return read_trace(write([make.step(1, 0, 3000), *(make.launch(n + 1, 100 * n) for n in range(20)), *kernels]))
+
+    whole, last, lacking = trace(), trace(19), trace(3, 4, 5)
+    for sound in (whole, last):  # the last may run after the trace has ended
+        assert "kernels that were launched" not in faults(sound)
+        assert sound.host_times.height
+    assert "3 of 20 kernels that were launched are not in the trace" in faults(lacking)
+    assert lacking.host_times.is_empty()
+    assert json.loads(lacking.tables["marks"]["detail"][0])["activities"] == lacking.tables["activities"].height + 3
+
+
+@pytest.mark.parametrize("tail", [
+    b'], "distributedInfo": {"rank": 5, "world_size": Infinity}, "deviceProperties": [{"id": 0, "name": "X"}]}',
+    b'], "distributedInfo": {"rank": 5, "pg": "\\ud83d"}, "deviceProperties": [{"id": 0, "name": "X"}]}',
+])  # fmt: skip
+def test_damaged_metadata_is_read_as_far_as_it_goes(tmp_path: Path, tail: bytes) -> None:
+    path = raw(tmp_path, event(), tail=tail)
+    trace = read_trace(path)
+    assert (trace.rank, trace.device_name) == (5, "X")
+    assert "mended 1 event(s) with metadata that is damaged" in faults(trace)
+    with pytest.raises(RecordError, match="metadata that cannot be read"):
+        read_trace(path, strict=True)
+
+
+def test_a_host_event_beyond_repair_leaves_idling_proven(tmp_path: Path) -> None:
+    lost = event(b"aten::mm", ts=b"NaN").replace(b'"kernel"', b'"cpu_op"')
+    trace = read_trace(raw(tmp_path, event(), lost))
+    assert "dropped 1 event(s) with malformed JSON" in faults(trace)
+    assert json.loads(trace.tables["marks"]["detail"][0])["activities"] == 1

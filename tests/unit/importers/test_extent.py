@@ -7,19 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magneton_dist.importers.extent import FEW, MOST_BY_ONE, Extent
+from magneton_dist.importers.extent import FEW, MUCH_BY_ONE, Extent
 
 events = st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from([0, 1, 5, 300, 10**6])), min_size=1, max_size=40)
+Row = tuple[int, int, int]
+
+
+def frame(rows: list[Row]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["start_ns", "end_ns", "name"], orient="row")
 
 
 @given(events, st.integers(1, 40))
 def test_it_is_that_of_all_events_however_they_come(given_: list[tuple[int, int]], part: int) -> None:
     rows = [(start, start + length, n) for n, (start, length) in enumerate(given_)]
-    extent = Extent()
-    for first in range(0, len(rows), part):
-        extent.add(pl.DataFrame(rows[first : first + part], schema=["start_ns", "end_ns", "name"], orient="row"))
+    extent = Extent(frame(rows[first : first + part]) for first in range(0, len(rows), part))
     start, end = min(s for s, _, _ in rows), max(e for _, e, _ in rows)
-    assert extent.span_ns() == (start, end)
+    assert extent.span_ns == (start, end)
     # by leaving out each in turn
     lengths = {
         n: max(e for _, e, m in rows if m != n) - min(s for s, _, m in rows if m != n)
@@ -27,32 +30,43 @@ def test_it_is_that_of_all_events_however_they_come(given_: list[tuple[int, int]
     }  # fmt: skip
     alone = extent.alone()
     if alone is not None:
-        assert lengths[alone[0]] == alone[1] < (1 - MOST_BY_ONE) * (end - start)
+        left = alone.end_ns - alone.start_ns
+        assert lengths[alone.event.name] == left < (1 - MUCH_BY_ONE) * (end - start)
+        assert alone.share == 1 - left / (end - start)
+        (rest,) = [alone.within(frame(rows))]
+        assert Extent([rest]).span_ns == (alone.start_ns, alone.end_ns)
+        assert rest.height == len(rows) - alone.apart
         return
     for s, e, n in rows if lengths else ():
-        if lengths[n] < (1 - MOST_BY_ONE) * (end - start):  # its start is far out, and it lasts until the others begin
+        if lengths[n] < (1 - MUCH_BY_ONE) * (end - start):  # its start is far out, and it lasts until the others begin
             assert s == start
             assert min(first for first, _, m in rows if m != n) <= e < end
 
 
 def test_events_without_names_count_too() -> None:
-    extent = Extent()
-    extent.add(pl.DataFrame({"start_ns": [*range(30), 40], "end_ns": [*range(1, 31), 5000]}))
-    assert extent.alone() == (-1, 30)
+    extent = Extent([pl.DataFrame({"start_ns": [*range(30), 40], "end_ns": [*range(1, 31), 5000]})])
+    alone = extent.alone()
+    assert alone is not None
+    assert (alone.event.name, alone.start_ns, alone.end_ns, alone.apart) == (-1, 0, 30, True)
 
 
 @pytest.mark.parametrize(
-    ("event", "rest_ns"),
+    ("event", "apart", "kept"),
     [
-        ((7, 5000), 30),  # lasts too long
-        ((-5000, -4999), 30),  # too early
-        ((5000, 5001), 30),  # too late
-        ((-5000, 5000), 30),  # around all others
-        ((-5000, 12), None),  # begins long before them, as a step does that waits for data
+        ((7, 5000), False, (7, 30)),  # lasts too long
+        ((-5000, -4999), True, None),  # too early
+        ((5000, 5001), True, None),  # too late
+        ((-5000, 5000), False, (0, 30)),  # around all others
     ],
 )
-def test_one_event_apart(event: tuple[int, int], rest_ns: int | None) -> None:
-    extent = Extent()
-    others = [(n, n + 1, 0) for n in range(30)]
-    extent.add(pl.DataFrame([*others, (*event, 1)], schema=["start_ns", "end_ns", "name"], orient="row"))
-    assert extent.alone() == (None if rest_ns is None else (1, rest_ns))
+def test_one_event_beyond_all_others(event: tuple[int, int], apart: bool, kept: tuple[int, int] | None) -> None:
+    rows = frame([*((n, n + 1, 0) for n in range(30)), (*event, 1)])
+    alone = Extent([rows]).alone()
+    assert alone is not None
+    assert (alone.event.name, alone.start_ns, alone.end_ns, alone.apart) == (1, 0, 30, apart)
+    left = alone.within(rows).filter(pl.col("name") == 1)
+    assert left.select("start_ns", "end_ns").rows() == ([kept] if kept else [])
+
+
+def test_a_step_that_begins_long_before_all_else_may_have_waited() -> None:
+    assert Extent([frame([*((n, n + 1, 0) for n in range(30)), (-5000, 12, 1)])]).alone() is None

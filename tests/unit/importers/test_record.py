@@ -326,6 +326,18 @@ def test_places_that_cannot_be_written_are_named(job: Any, tmp_path: Path, capsy
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_a_full_disk_is_named_and_nothing_is_left(job: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise pl.exceptions.ComputeError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    assert command(["audit", str(job()), "--out", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert "the record cannot be written: " in said
+    assert "No space left on device" in said
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_many_ranks_wait_for_the_slow_one(tmp_path: Path) -> None:
     ranks, shape = 24, {"steps": 4, "calls": 4, "kernels": 2, "slow": 3}
     outcome = traces.audit_traces([write_ranks(tmp_path / "many", ranks, **shape)], tmp_path / "runs")

@@ -9,7 +9,7 @@ from magneton_dist.records.audit import StateShare
 from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.records.manifest import Manifest
 from magneton_dist.reports.prometheus import prometheus_text
-from magneton_dist.reports.tables import state_table, wait_table
+from magneton_dist.reports.tables import csv, state_table, wait_table
 
 from .test_waits import drawn
 
@@ -41,6 +41,11 @@ def summary(rank: int, joules: float | None) -> RankSummary:
         states={"working/wait": StateShare(1.0, joules), "working/compute": StateShare(2.0, None)},
         energy_kind="modelled", energy_source="", waits=waits, host_times=idle,
     )  # fmt: skip
+
+
+def test_texts_of_a_csv_are_harmless():
+    written = csv(pl.DataFrame({"name": ["a\x1b[2Jb\u202ec", None], "n": [1, 2]})).decode()
+    assert written == "name,n\na\ufffd[2Jb\ufffdc,1\n,2\n"
 
 
 def test_metrics():

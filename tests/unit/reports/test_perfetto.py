@@ -40,6 +40,11 @@ def of(trace, phase):
     return [event for event in trace["traceEvents"] if event["ph"] == phase]
 
 
+def test_a_name_that_says_json_is_json(join, tmp_path, trace):
+    write_perfetto(joined(join.bands()), tmp_path / "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_bytes()) == trace
+
+
 def test_events_are_in_order_and_within_the_window(trace):
     timed = [event for event in trace["traceEvents"] if event["ph"] != "M"]
     assert [e["ts"] for e in timed] == sorted(e["ts"] for e in timed)

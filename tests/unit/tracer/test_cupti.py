@@ -219,5 +219,6 @@ def test_from_the_librarys_buffers_to_the_operators_of_the_record(
         ("memset", None, None, None), ("memcpy", None, None, None),
         ("kernel", None, 77, 0.25),  # of an operator that the record does not have
     ]  # fmt: skip
-    assert made["faults"]["message"].to_list() == ["step 3: 2 activities cannot be read or were dropped"]
+    (said,) = made["faults"]["message"]
+    assert said == "step 3: 2 activities cannot be read or were dropped: why the device idled is not told"
     assert not rows.of("fault")
