@@ -42,7 +42,7 @@ def test_two_ranks_end_bit_equal_to_join(tmp_path: Path) -> None:
         assert min(case["moved"] for case in ranks[rank].values()) > 1e-3
 
 
-@pytest.mark.parametrize(("world", "cases"), [(3, 7), (4, 2)])
+@pytest.mark.parametrize(("world", "cases"), [(3, 7), pytest.param(4, 2, marks=pytest.mark.soak)])
 def test_more_ranks_end_within_rounding_of_join(world: int, cases: int, tmp_path: Path) -> None:
     ranks = play("equality:1", world, tmp_path)
     assert set(ranks.pop("codes").values()) == {0}

@@ -43,8 +43,8 @@ def kinds(job: Job, local_rank: int = 0) -> list[str]:
         ("exits_with_9", 9, None),
         ("leaves_at_once", 7, {"status": 7}),
         ("ends", 0, None),
-        ("never_destroys", 0, None),
-        ("closes_all_files", 0, {"status": 0}),
+        pytest.param("never_destroys", 0, None, marks=pytest.mark.soak),
+        pytest.param("closes_all_files", 0, {"status": 0}, marks=pytest.mark.soak),
     ],
 )
 def test_ends_are_the_jobs_own(
