@@ -104,19 +104,22 @@ def _arrivals(rank: int, tables: Mapping[str, pl.DataFrame], host: str, device: 
     )
 
 
-def join(arrivals: Sequence[RankArrivals | None], clocks: Mapping[int, Clock] | None = None) -> RunJoin:
+def join(
+    arrivals: Sequence[RankArrivals | None], clocks: Mapping[int, Clock] | None = None, *, assumed: bool = False
+) -> RunJoin:
     """Join the ranks of one run; ranks without records are left out and make their collectives `none`.
 
     Args:
         arrivals: of each rank, None where nothing was recorded.
         clocks: of each rank; ranks of one host share a clock and need no entry.
+        assumed: that those of one host agree is assumed, as of traces, not known.
     """
     present = [a for a in arrivals if a is not None]
     hosts = {a.rank: a.host for a in present}
     if clocks is None:
         one_host = len(set(hosts.values())) == 1
         clocks = {rank: Clock() for rank in hosts} if one_host else {}
-    joined = join_arrivals([a.calls for a in present], clocks)
+    joined = join_arrivals([a.calls for a in present], clocks, assumed=assumed)
     aligned: dict[int, RankClock] = dict(joined.clocks)
     windows, notes = audited_windows({a.rank: a.life for a in present}, aligned)
     return RunJoin(joined, windows, _sharing(present), [*joined.notes, *notes])
@@ -206,7 +209,7 @@ def analyse(run: RunRecord, profile: Profile | None = None) -> RunAnalysis:
             continue
     # a host whose clock was not read has no entry; without any, one host shares one clock
     clocks = {r.rank: manifest.clocks[r.node] for r in manifest.ranks if r.node in manifest.clocks}
-    joined = join(arrivals, clocks or None)
+    joined = join(arrivals, clocks or None, assumed=not manifest.command)
     accounts = {
         rank: account_rank(record.folder, known.get(rank, RankRun(rank, rank, "")), joined, profile)
         for rank, record in run.ranks.items()

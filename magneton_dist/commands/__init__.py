@@ -57,11 +57,12 @@ def _about(
 
 def main() -> None:
     """Entry point of `magneton-dist`."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heard:
         signal.signal(signal.SIGINT, _interrupt)
     code = run(sys.argv[1:])
-    # All is done and told; what follows is Python's own end. One that hangs can be ended by a second Ctrl-C.
-    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    if heard:  # All is told; what follows is Python's own end. One that hangs can be ended by a second Ctrl-C.
+        signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.SIG_DFL))
     sys.exit(code)
 
 
@@ -81,7 +82,9 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         return _fail(error.format_message(), error.exit_code)
     except MagnetonError as error:
-        return _fail(str(error), error.exit_code)
+        if not _interrupts:
+            return _fail(str(error), error.exit_code)
+        code = INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: say so, and keep the traceback

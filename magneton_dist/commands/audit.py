@@ -41,20 +41,18 @@ def audit(
     from magneton_dist.commands.present import present
     from magneton_dist.meters import load_profile
     from magneton_dist.records.store import is_record
+    from magneton_dist.reports.figures import one_line
 
     watts = None if profile is None else load_profile(profile)
     recorded = len(what) == 1 and is_record(Path(what[0]))
-    if recorded:
-        folder = Path(what[0])
-    else:
-        folder, watts = _record(what, out, watts, rank_regex, strict=strict), None
+    folder = Path(what[0]) if recorded else _record(what, out, watts, rank_regex, strict=strict)
     try:
-        outcome = audits.audit(folder, watts)
+        outcome = audits.audit(folder, watts if recorded else None)
         present(outcome, as_json=as_json, quiet=quiet)
     except BaseException:  # Ctrl-C first of all
         if not recorded:
-            how = f"magneton-dist audit {shlex.quote(str(folder))}"
-            sys.stderr.write(f"What was read of the traces is kept; {how} finishes the audit.\n")
+            name = one_line(shlex.quote(str(folder)))
+            sys.stderr.write(f"The record of the traces is kept: magneton-dist audit {name}\n")
         raise
     return exit_code(outcome.audit)
 

@@ -58,28 +58,27 @@ def with_kernels(
                 do = "is another profiler attached to the job?"
                 raise RecordError("holds nothing of the device", where=known.file, do=do)
         except (msgspec.MsgspecError, RecordError) as error:
-            faults.append(pl.DataFrame({"where": ["kernels"], "message": [str(error)]}, schema=FAULTS.schema))
+            faults.append(_fault(str(error)))
             continue
         activities, guessed = _activities(seen, known, device, tables["ops"])
         found.append(activities)
         if guessed:
             how = "by when they were launched, for want of external ids"
             said = f"step {known.step}: {guessed} of {activities.height} activities met their operators {how}"
-            faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
+            faults.append(_fault(said))
         host_times.append(_waits(seen.waits, known, tables["ops"], tables["stamps"]))
         if not seen.lost:  # else nothing proves that the device idled
             host_times.append(_idled(seen.rows["issue_ns"], activities, known, t_ns, tables))
         if seen.outlasting:
             said = f"step {known.step}: {outlasting_words(seen.outlasting)}"
-            faults.append(pl.DataFrame({"where": ["kernels"], "message": [said]}, schema=FAULTS.schema))
+            faults.append(_fault(said))
         # what began between the mark's ends and was reported; lost ones make the window incomplete
         inside = activities["start_ns"].is_between(known.start_ns, t_ns, closed="left").sum() + seen.lost
         detail = json.dumps({"start_ns": known.start_ns, "activities": int(inside)})
         marks.append(pl.DataFrame({"name": [WINDOW_MARK], "t_ns": [t_ns], "detail": [detail]}, schema=MARKS.schema))
         if seen.lost:
-            lost = f"{seen.lost} activities cannot be read or were dropped: why the device idled is not told"
-            lost = f"step {known.step}: {lost}"
-            faults.append(pl.DataFrame({"where": ["kernels"], "message": [lost]}, schema=FAULTS.schema))
+            said = f"{seen.lost} activities cannot be read or were dropped: why the device idled is not told"
+            faults.append(_fault(f"step {known.step}: {said}"))
     if len(found) == 1 and len(faults) == 1:
         return dict(tables), pl.concat(host_times)
     made = {
@@ -87,6 +86,10 @@ def with_kernels(
         "marks": pl.concat(marks).sort("t_ns", maintain_order=True), "faults": pl.concat(faults),
     }  # fmt: skip
     return made, pl.concat(host_times)
+
+
+def _fault(message: str) -> pl.DataFrame:
+    return pl.DataFrame({"where": ["kernels"], "message": [message]}, schema=FAULTS.schema)
 
 
 def _idled(

@@ -32,6 +32,7 @@ ANNOTATION = re.compile(r"^(ProfilerStep#|Optimizer\.step#|nccl:|gloo:|enumerate
 LOADER = r"^enumerate\(DataLoader\)"
 SYNCHRONISES = re.compile(r"^(cuda|hip|musa)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize")
 LAUNCHES_KERNEL = re.compile(r"LaunchKernel")
+CAPTURES = re.compile(r"BeginCapture")  # what is launched from then on is not run
 COMMS = "record_param_comms"
 MOST_TIME_US = 4e15  # since 1970: the year 2096
 MERGED = 64  # batches; what is freed in many small pieces is not given back to the system
@@ -96,6 +97,7 @@ class Columns:
         lost_activities: those of them that were on a device.
         unnamed: activities without a name.
         unplaced: activities that do not say on which device, or on which stream, they ran.
+        captures: CUDA graphs that were captured.
         events: how many were kept.
     """
 
@@ -112,10 +114,11 @@ class Columns:
         self.functions = Rows("name", "thread", "python", "parent")
         self.comms: list[Comm] = []
         self.lost: Counter[str] = Counter()
-        self.lost_activities = self.unnamed = self.unplaced = 0
+        self.lost_activities = self.unnamed = self.unplaced = self.captures = 0
         self.events = 0
         self._collective, self._annotation = Matching(COLLECTIVE_KERNEL), Matching(ANNOTATION)
         self._synchronises, self._launches_kernel = Matching(SYNCHRONISES), Matching(LAUNCHES_KERNEL)
+        self._captures = Matching(CAPTURES)
         self._comms_name = int(self.names.ids([COMMS])[0])
 
     def add(self, events: Iterable[Event]) -> None:
@@ -174,7 +177,10 @@ class Columns:
             thread[waits] = self._thread([events[row] for row in np.flatnonzero(waits)])
         else:
             thread = self._thread(events)
-        kernel = np.full(len(events), 0) if self._device_only else self._launches_kernel(name, names).astype(np.int64)
+        kernel = np.full(len(events), 0)
+        if not self._device_only:
+            kernel[self._launches_kernel(name, names)] = 1
+            self.captures += int(self._captures(name, names).sum())
         self.launches.add(start, end, ids([(e.args or NO_ARGS).correlation for e in events]), thread, kernel)
         self.syncs.add(start[waits], end[waits], thread[waits])
 

@@ -121,8 +121,8 @@ def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 def outlasting_words(count: int) -> str:
     """What `within_streams` mended, in words."""
     return (
-        f"{count} activities last beyond the end of a later one of their stream, which cannot be: they are taken to "
-        "end where the next begins"
+        f"{count} event(s) on the device last beyond the end of a later one of their stream, which cannot be: they are "
+        "taken to end where the next begins"
     )
 
 

@@ -20,12 +20,12 @@ def of_stream(stream: EventStream) -> list[str]:
 
 
 def damage(columns: Columns, frames: Frames) -> list[str]:
-    """What was wrong with single events; a strict reader refuses the trace for it."""
-    lines = [f"{how} {_counted(n)}" for how, n in (("mended", frames.mended), ("dropped", frames.dropped)) if n]
+    """What was wrong with single events and what became of them; a strict reader refuses the trace for it."""
+    lines = [f"dropped {_counted(frames.dropped)}"] if frames.dropped else []
     if frames.outlasting:
         lines.append(outlasting_words(frames.outlasting))
     if columns.unnamed:
-        lines.append(f"{columns.unnamed} activities have no name, so none of them counts as a collective")
+        lines.append(f"{columns.unnamed} event(s) on the device have no name, so none of them counts as a collective")
     return lines
 
 
@@ -34,8 +34,7 @@ def oddities(columns: Columns, frames: Frames) -> list[str]:
     lines, count = [], frames.device.height
     if frames.unseen:
         lines.append(
-            f"{frames.unseen} of {frames.kernels} kernels that were launched are not in the trace: nothing proves that "
-            "the device idled"
+            f"{frames.unseen} of {frames.kernels} kernels that were launched are not in the trace"
         )
     if columns.unplaced:
         lines.append(
@@ -50,12 +49,12 @@ def oddities(columns: Columns, frames: Frames) -> list[str]:
             f"the launches of {unlaunched} of {count} activities are not in the trace: why the device idled before "
             "them is not known"
         )
-    if frames.alone is not None and frames.alone.apart:
+    if frames.alone is not None:
         start, end = frames.span_ns
         rest_ns = frames.alone.end_ns - frames.alone.start_ns
         lines.append(
-            f"it is {(end - start) / 1e9:.3g} s long, and without one event {rest_ns / 1e9:.3g} s: if the times of "
-            f"that one are wrong, so are most figures ({name_of(columns, frames.alone)})"
+            f"the trace spans {(end - start) / 1e9:.3g} s, and without one event {rest_ns / 1e9:.3g} s: if the times "
+            f"of that one are wrong, so are most figures ({name_of(columns, frames.alone)})"
         )
     return lines
 

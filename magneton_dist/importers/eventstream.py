@@ -18,6 +18,7 @@ import msgspec
 
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.bytestream import DO, pieces, refuse_other_kinds
+from magneton_dist.importers.columns import DEVICE
 from magneton_dist.importers.events import Args, BareEvent, Event, Head
 
 MOST_HEAD = 64 << 20  # of what stands before or after the events
@@ -35,7 +36,7 @@ _QUOTE = re.compile(rb'(?<!\\)"')
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _SURROGATE = re.compile(rb"(?i)\\ud[89a-f][0-9a-f]{2}")
 _NO_NUMBER = re.compile(rb"([:\[,]\s*)-?(?:NaN|Infinity)\b")
-_ON_HOST = re.compile(rb'"cat"\s*:\s*"(?i:cpu_op|operator|user_annotation|python_function|\w*runtime|\w*driver)"')
+_CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"]*)"')
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ class EventStream:
             inside = _position(error) if isinstance(error, msgspec.DecodeError) else 0
             where, do = self._at(begin + inside), "read it without --strict"
             raise RecordError(f"{reason}: {error}", where=where, do=do) from error
-        for mend in (_valid_text, _escaped):
+        for mend in (_valid_text, _valid_numbers, _escaped):
             text = mend(text)
             try:
                 mended = _single(_event, text)
@@ -207,7 +208,8 @@ class EventStream:
             read = _single(_bare, text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.dropped[reason] += 1
-            self.lost_activities += _ON_HOST.search(text) is None
+            category = _CATEGORY.search(text)
+            self.lost_activities += category is None or category[1].decode(errors="replace").lower() in DEVICE
             return None, None
         bare, left = read
         if bare is None:
@@ -291,7 +293,7 @@ def _valid_text(text: bytes) -> bytes:
 
 
 def _valid_numbers(text: bytes) -> bytes:
-    """Null for what JSON has no number for."""
+    """Null for what JSON has no number for; text that looks like it is not spared."""
     return _NO_NUMBER.sub(rb"\1null", text)
 
 

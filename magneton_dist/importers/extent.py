@@ -10,7 +10,7 @@ import polars as pl
 
 from magneton_dist.importers.fields import NONE
 
-FEW = 20  # events: with so few, none of them is out of the ordinary
+FEW = 20  # events: with fewer, none of them is out of the ordinary
 MUCH_BY_ONE = 0.5  # of a trace's length; more because of one single event is worth a word
 
 
@@ -28,25 +28,18 @@ class Alone(NamedTuple):
     Attributes:
         event: which.
         start_ns, end_ns: of the trace without it.
-        share: of the trace's length that is due to it.
-        apart: it begins after all others have ended, or ends before they begin.
+        apart_ns: between it and all others, none of which it overlaps; negative where it does.
     """
 
     event: Edge
     start_ns: int
     end_ns: int
-    share: float
-    apart: bool
+    apart_ns: int
 
-    def within(self, events: pl.DataFrame) -> pl.DataFrame:
-        """`events`, in which this one is left out where it is apart, else cut to the trace without it."""
-        start, end = pl.col("start_ns"), pl.col("end_ns")
-        this = (start == self.event.start_ns) & (end == self.event.end_ns)
-        if self.apart:
-            return events.filter(~this)
-        return events.with_columns(
-            pl.when(this).then(start.clip(self.start_ns, self.end_ns)).otherwise(start).alias("start_ns"),
-            pl.when(this).then(end.clip(self.start_ns, self.end_ns)).otherwise(end).alias("end_ns"),
+    def without(self, events: pl.DataFrame) -> pl.DataFrame:
+        """`events` but this one."""
+        return events.filter(
+            (pl.col("start_ns") != self.event.start_ns) | (pl.col("end_ns") != self.event.end_ns)
         )
 
 
@@ -92,6 +85,6 @@ class Extent:
         if first.end_ns < second.start_ns:
             without.append((first, second.start_ns, last.end_ns))
         event, start, end = min(without, key=lambda case: case[2] - case[1])
-        share = 1 - (end - start) / max(1, last.end_ns - first.start_ns)
-        apart = event.start_ns > end or event.end_ns < start
-        return Alone(event, start, end, share, apart) if share > MUCH_BY_ONE else None
+        if end - start >= (1 - MUCH_BY_ONE) * (last.end_ns - first.start_ns):
+            return None
+        return Alone(event, start, end, max(event.start_ns - end, start - event.end_ns))

@@ -13,11 +13,11 @@ from magneton_dist.importers.device import launched, within_streams
 from magneton_dist.importers.extent import Alone, Extent
 from magneton_dist.importers.fields import NONE
 
-BEYOND = 0.9  # of a trace's length: an event to which more than this is due has a wrong time
-MOST_BEYOND = 3  # events of which that is believed
-MOST_MISSING = 0.01  # of the kernels that were launched; the last ones may run after the trace has ended
+APART_NS = 600_000_000_000  # no trace has one event, and then for so long no other
+MOST_APART = 3  # events of which that is believed
+MOST_MISSING = 0.01  # of the kernels that were launched
 MOST_NAME = 60  # characters
-OF_ACTIVITY = ("start_ns", "end_ns", "kind", "name", "stream", "device", "correlation", "node")
+OF_ACTIVITY = ["start_ns", "end_ns", "kind", "name", "stream", "device", "correlation"]
 
 
 @dataclass
@@ -28,11 +28,11 @@ class Frames:
         device: activities by start, with their launches (see `device.launched`).
         ops, marks, functions, syncs: what the host did.
         span_ns: first and last instant of any of them.
-        mended, dropped: events, by reason.
+        dropped: events that were left out, by reason.
         outlasting: activities whose end was mended (see `device.within_streams`).
         missing: activities that must have been, and are not there.
-        unseen: of those the ones of kernels that were launched, of `kernels` launches.
-        alone: an event to which much of the trace's length is due and which may yet be right.
+        unseen: of those the kernels of launches, of which there are `kernels`.
+        alone: an event to which much of the trace's length is due.
     """
 
     device: pl.DataFrame
@@ -41,7 +41,6 @@ class Frames:
     functions: pl.DataFrame
     syncs: pl.DataFrame
     span_ns: tuple[int, int]
-    mended: Counter[str]
     dropped: Counter[str]
     outlasting: int
     missing: int
@@ -58,32 +57,32 @@ def frames_of(columns: Columns, base_ns: int, dropped_activities: int) -> Frames
         base_ns: is added to their times.
         dropped_activities: activities that could not be read at all.
     """
-    mended: Counter[str] = Counter()
     dropped = columns.lost.copy()
+    unread = dropped_activities + columns.lost_activities
     launches, device = columns.launches.frame(base_ns), columns.device.frame(base_ns)
-    unseen, kernels = _unseen(launches, device)
-    device, outlasting = within_streams(_once(launched(device, launches), dropped))
-    launches = launches.select("start_ns", "end_ns")
+    unseen = 0 if columns.captures else max(0, _unseen(launches, device) - unread)
+    kernels = int(launches["kernel"].sum())
+    device, outlasting = within_streams(launched(_once(device, dropped), launches))
     ops, marks, functions, syncs = (
         rows.frame(base_ns) for rows in (columns.ops, columns.marks, columns.functions, columns.syncs)
     )
+    times = launches.select("start_ns", "end_ns")
     activities = device.height
-    for _ in range(MOST_BEYOND + 1):
-        extent = Extent((launches, device, ops, marks, functions))
+    extent = Extent((times, device, ops, marks, functions))
+    for _ in range(MOST_APART):
         alone = extent.alone()
-        if alone is None or alone.share < BEYOND:
+        if alone is None or alone.apart_ns < APART_NS:
             break
-        why = f"a time far beyond those of all others ({name_of(columns, alone)})"
-        (dropped if alone.apart else mended)[why] += 1
-        launches, device, ops, marks, functions, syncs = (
-            alone.within(events) for events in (launches, device, ops, marks, functions, syncs)
+        dropped[f"a time far from those of all others ({name_of(columns, alone)})"] += 1
+        times, device, ops, marks, functions, syncs = (
+            alone.without(events) for events in (times, device, ops, marks, functions, syncs)
         )
-    unread = dropped_activities + columns.lost_activities
-    unseen = max(0, unseen - unread)  # what cannot be read was launched, too
+        extent = Extent((times, device, ops, marks, functions))
     missing = unread + unseen + activities - device.height
     return Frames(
-        device, ops, marks.unique(("start_ns", "end_ns", "name", "thread"), keep="first", maintain_order=True),
-        functions, syncs, extent.span_ns, mended, dropped, outlasting, missing, unseen, kernels, alone,
+        device, ops, marks.unique(["start_ns", "end_ns", "name", "thread"], keep="first", maintain_order=True),
+        functions, syncs.unique(maintain_order=True), extent.span_ns, dropped, outlasting, missing, unseen, kernels,
+        extent.alone(),
     )  # fmt: skip
 
 
@@ -93,23 +92,31 @@ def name_of(columns: Columns, alone: Alone) -> str:
     return "a call of the runtime" if name == NONE else columns.names.texts()[name][:MOST_NAME]
 
 
-def _unseen(launches: pl.DataFrame, device: pl.DataFrame) -> tuple[int, int]:
-    """Launches of kernels that are not among the activities, 0 where they are few; and how many launches there are."""
-    launched_ = launches.filter((pl.col("kernel") == 1) & (pl.col("correlation") > 0))["correlation"].to_numpy()
-    count = len(launched_)
-    unseen = int((~np.isin(launched_, device["correlation"].to_numpy())).sum()) if device.height else 0
-    return unseen if unseen > max(1, MOST_MISSING * count) else 0, count
+def _unseen(launches: pl.DataFrame, device: pl.DataFrame) -> int:
+    """Kernels that were launched before others that are among the activities, and are not; 0 where they are few."""
+    kernels = launches.filter((pl.col("kernel") == 1) & (pl.col("correlation") > 0))
+    seen = np.isin(kernels["correlation"].to_numpy(), device["correlation"].to_numpy())
+    if not seen.any():
+        return kernels.height if device.height else 0
+    start = kernels["start_ns"].to_numpy()
+    unseen = int((~seen & (start < start[seen].max())).sum())
+    return unseen if unseen > MOST_MISSING * kernels.height else 0
 
 
 def _once(device: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
-    """Activities by start, without those that equal the one before; counted in `dropped`."""
-    again = np.ones(max(0, device.height - 1), np.bool_)
-    for name in OF_ACTIVITY:
-        if not again.any():
-            return device
-        values = device[name].to_numpy()
-        again &= values[1:] == values[:-1]
+    """Activities of which none says all that an earlier one says; those left out are counted in `dropped`.
+
+    Only of launches that started one activity: what one CUDA graph launched may be alike.
+    """
+    again = device["correlation"].is_duplicated() & (device["correlation"] > 0)
     if not again.any():
         return device
-    dropped["all that another says"] += int(again.sum())
-    return device.filter(np.append(True, ~again))
+    rows = device.with_row_index().filter(again)
+    rows = rows.filter(pl.col("start_ns").n_unique().over("correlation") == 1)
+    twice = rows.filter(~pl.struct(OF_ACTIVITY).is_first_distinct())["index"]
+    if twice.is_empty():
+        return device
+    dropped["all that another one says"] += len(twice)
+    kept = np.ones(device.height, np.bool_)
+    kept[twice.to_numpy()] = False
+    return device.filter(kept)

@@ -52,13 +52,14 @@ def headline(audit: Audit) -> Headline:
 def _unexplained(audit: Audit) -> str:
     """How much of the ranks' time is in no known state, or idle for no known cause, where that is much; else empty."""
     total = unknown = 0.0
-    for rank in (rank for variant in audit.variants.values() for rank in variant.ranks):
-        states = {name: seconds for name, (seconds, _) in shown_states(rank).items()}
-        total += sum(states.values())
-        # what is known to be collectives is no mystery, though not known for whom they waited
-        unknown += max(0.0, states.get("unresolved", 0.0) - rank.unjoined_s)
-        told = sum(seconds for cause, seconds in rank.idle_s.items() if cause != "unknown")
-        unknown += max(0.0, states.get("idle", 0.0) - told)
+    for variant in audit.variants.values():
+        for rank in variant.ranks:
+            states = shown_states(rank)
+            total += sum(seconds for seconds, _ in states.values())
+            # what is known to be collectives is no mystery, though not known for whom they waited
+            unknown += max(0.0, states.get("unresolved", (0.0, None))[0] - rank.unjoined_s)
+            told = sum(seconds for cause, seconds in rank.idle_s.items() if cause != "unknown")
+            unknown += max(0.0, states.get("idle", (0.0, None))[0] - told)
     return f", but {percent(unknown / total)} of the time is unexplained" if unknown > _UNEXPLAINED * total else ""
 
 

@@ -40,8 +40,8 @@ def state_table(run: RunBands) -> pl.DataFrame:
 
 
 def csv(table: pl.DataFrame) -> bytes:
-    """A table as CSV. Its texts come from the audited job: what a terminal could obey is replaced (see `clean`)."""
-    texts = pl.col(pl.String).str.replace_all(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]", "\ufffd")
+    """A table as CSV. Its texts come from the audited job: what a terminal could obey is replaced, and line breaks."""
+    texts = pl.col(pl.String).str.replace_all(r"[\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}]", "\ufffd")
     return table.with_columns(texts).write_csv().encode()
 
 

@@ -2,8 +2,8 @@
 
 Pings bound a host's offset to within half a round trip. The ends of all-reduces and their like agree
 within microseconds (NCCL) or a callback's lag (gloo): their residuals give offset and drift, and what is left
-of them is the error. Ranks with exact clocks (one host) move together, and the common clock is theirs. One of them
-whose ends are all off by the same is not trusted, and aligned as one without a clock.
+of them is the error. Ranks with exact clocks (one host) move together, and the common clock is theirs. Where they are
+only assumed to be exact, one of them whose ends are all off by the same is aligned as one without a clock.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ FEW = 8  # with fewer ends than this a rank's clock is not refined: the residual
 DRIFT_BINS = 16
 MAX_DRIFT = 2e-4  # crystals are good to 1e-4; a steeper line is not the clocks
 END_LAG_NS = 50_000  # ends may be this far outside the ping's error before the ping is preferred
-OFF_NS = 200_000  # no callback is late by more than this, always
+OFF_NS = 200_000  # less is not called off
 STEADY = 0.1  # of how far a clock is off: what its ends may vary by, and the other ranks' be off themselves
 
 
-def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTable, list[str]]:
+def align(
+    table: pl.DataFrame, row: Ints, clocks: ClockTable, *, assumed: bool = False
+) -> tuple[ClockTable, list[str]]:
     """Refine clocks by the ends of complete symmetric collectives.
 
     Args:
         table: matched calls (`keys.match_calls`).
         row: each call's row in `clocks`.
         clocks: as pinged; `UNKNOWN_ERROR_NS` marks one that was not.
+        assumed: that clocks are exact is assumed, not known.
 
     Returns:
-        The clocks, and one note per rank whose ends contradict its ping (which is then kept), or its exact clock
-        (which then is not).
+        The clocks, and one note per rank whose ends contradict its ping (which is then kept), or its clock that was
+        assumed to be exact (which then is not).
     """
     chosen = table.with_row_index("i").filter(_ends_together()).sort("key").select("i", "key", "end_ns")
     if chosen.is_empty():
@@ -49,9 +52,11 @@ def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTabl
     size = np.diff(np.append(first, len(own)))
     first, size = np.repeat(first, size), np.repeat(size, size)
 
-    clocks, off = _without_those_off(clocks, own, who, first, size)
+    off = _off(clocks, own, who, np.cumsum(np.diff(first, prepend=0) > 0)) if assumed else {}
+    doubted = np.isin(np.arange(len(clocks.ranks)), [*off])
+    clocks = replace(clocks, error_ns=np.where(doubted, UNKNOWN_ERROR_NS, clocks.error_ns))
     if not (clocks.error_ns > 0).any():
-        return clocks, off
+        return clocks, []
 
     # Offsets are taken at the middle of each clock's own calls, so that offset and drift do not trade.
     blocks = _blocks(clocks, who)
@@ -60,7 +65,7 @@ def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTabl
         if len(calls):
             at[ranks] = (own[calls].min() + own[calls].max()) // 2
     pinged = clocks.offset_ns + clocks.drift * (at - clocks.at_ns)
-    offset, drift = pinged.copy(), clocks.drift.copy()
+    given, offset, drift = clocks.drift, pinged.copy(), clocks.drift.copy()
     since, t = (own - own.min()).astype(np.float64), (own - at[who]).astype(np.float64)
     for _ in range(ROUNDS):
         late = _late(since + offset[who] + drift[who] * t, first, size)
@@ -68,7 +73,7 @@ def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTabl
         for ranks, calls in blocks:
             shift, slope = _line(t[calls], -late[calls])
             offset[ranks] += shift
-            drift[ranks] += slope
+            drift[ranks] = np.clip(drift[ranks] + slope, given[ranks] - MAX_DRIFT, given[ranks] + MAX_DRIFT)
             moved = max(moved, abs(shift))
         if moved < SETTLED_NS:
             break
@@ -79,30 +84,46 @@ def align(table: pl.DataFrame, row: Ints, clocks: ClockTable) -> tuple[ClockTabl
     late = _late(since + offset[who] + drift[who] * t, first, size)
     refined = replace(clocks, offset_ns=np.rint(offset).astype(np.int64), drift=drift, at_ns=at)
     accepted, notes = _accept(clocks, refined, pinged, [(r, np.abs(late[c])) for r, c in blocks[1:]])
-    return accepted, off + notes
+    for r, by_ns in off.items():
+        aligned = ", and aligned by these ends" if accepted.error_ns[r] != UNKNOWN_ERROR_NS else ""
+        notes.append(
+            f"rank {clocks.ranks[r]}: the ends of its collectives put its clock {by_ns / 1e6:+.3g} ms off those of the "
+            f"other ranks: it is not trusted{aligned}"
+        )
+    return accepted, notes
 
 
-def _without_those_off(
-    clocks: ClockTable, own: Ints, who: Ints, first: Ints, size: Ints
-) -> tuple[ClockTable, list[str]]:
-    """The clocks, of which those that are said to be exact and are off by the same at all ends are unknown."""
+def _off(clocks: ClockTable, own: Ints, who: Ints, key: Ints) -> dict[int, float]:
+    """Which of the clocks that are said to be exact are off by the same at all ends, and by how much, ns.
+
+    Args:
+        clocks: of all ranks; the result has their rows.
+        own: end of each call on its rank's clock, by collective.
+        who: row of its rank.
+        key: its collective, counted up from 0.
+    """
     exact = clocks.error_ns == 0
+    # of two nobody can say which of them is off
+    chosen = exact[who] & (np.bincount(key, exact[who])[key] > 2)
+    if not chosen.any():
+        return {}
+    own, who, key = own[chosen], who[chosen], key[chosen]
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    size = np.diff(np.append(first, len(own)))
+    first, size = np.repeat(first, size), np.repeat(size, size)
     late = _late(own - own.min() + clocks.offset_ns[who].astype(np.float64), first, size)
-    by, vary = np.zeros(len(clocks.ranks)), np.full(len(clocks.ranks), np.inf)
-    for r in np.flatnonzero(exact):
-        if len(ends := late[who == r]):
+    by, vary = np.full(len(exact), np.nan), np.full(len(exact), np.inf)
+    for r in np.unique(who):
+        ends = late[who == r]
+        if len(ends) >= FEW:
             by[r] = np.median(ends)
             vary[r] = np.percentile(np.abs(ends - by[r]), 90)
     away = np.abs(by)
-    off = exact & (away > OFF_NS) & (vary < STEADY * away)
-    others = away[exact & ~off]
-    off &= len(others) > max(1, off.sum()) and away * STEADY > others.max(initial=0.0)
-    notes = [
-        f"rank {clocks.ranks[r]}: the ends of its collectives put its clock {by[r] / 1e6:+.3g} ms off those of the "
-        "other ranks: it is not trusted, and aligned by these ends"
-        for r in np.flatnonzero(off)
-    ]
-    return replace(clocks, error_ns=np.where(off, UNKNOWN_ERROR_NS, clocks.error_ns)), notes
+    steady = (away > OFF_NS) & (vary < STEADY * away)
+    others = away[np.isfinite(by) & ~steady]
+    if len(others) <= max(1, steady.sum()):
+        return {}
+    return {int(r): float(by[r]) for r in np.flatnonzero(steady & (away * STEADY > others.max()))}
 
 
 def _ends_together() -> pl.Expr:

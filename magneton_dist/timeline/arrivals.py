@@ -89,13 +89,16 @@ class Joined:
         return self.arrivals.filter(pl.col("rank") == rank)
 
 
-def join_arrivals(calls: Iterable[pl.DataFrame], clocks: Mapping[int, Clock | RankClock]) -> Joined:
+def join_arrivals(
+    calls: Iterable[pl.DataFrame], clocks: Mapping[int, Clock | RankClock], *, assumed: bool = False
+) -> Joined:
     """Join the calls of all ranks.
 
     Args:
         calls: one `own_arrivals` table per rank; a rank that is missing makes its collectives `none`.
         clocks: each rank's clock against the common one. Ranks of one host share it with error 0; a rank
             without an entry is aligned by the ends of its collectives alone.
+        assumed: that clocks are exact is assumed, not known (see `align`).
 
     Returns:
         Waits with their errors; refused where ranks are missing, calls do not pair or end impossibly early.
@@ -105,7 +108,7 @@ def join_arrivals(calls: Iterable[pl.DataFrame], clocks: Mapping[int, Clock | Ra
     seen = table["rank"].cast(pl.Int64).to_numpy()
     ranks = np.union1d(seen, np.array(list(clocks), np.int64))
     row = np.searchsorted(ranks, seen)
-    aligned, notes = align(table, row, ClockTable.of(ranks, clocks))
+    aligned, notes = align(table, row, ClockTable.of(ranks, clocks), assumed=assumed)
     table = _on_common_clock(table, row, aligned)
     table = table.join(_collectives(table), on="key", how="left")
     table = _waits(_refusals(_targets(table)))

@@ -144,8 +144,7 @@ def test_more_ranks_each_that_finishes_early_is_named(world_size: int, tmp_path:
     assert "repeats" in audit["comparison"]["reason"]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("repeats", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_balanced_data_with_a_bucket_of_zeros_has_no_shadow(repeats: int, tmp_path: Path) -> None:
     record, audit, _ = launch(
         tmp_path, BALANCED, f"repeats={repeats}", "warmup_runs=0",

@@ -83,6 +83,20 @@ def test_interruption_is_130(capsys, failing):
     assert capsys.readouterr().err == "magneton-dist: interrupted\n"
 
 
+@pytest.mark.parametrize("error", ["TypeError('lost in native code')", "RecordError('cannot be written')"])
+def test_ctrl_c_that_a_library_swallows_is_still_130(error):
+    code = (
+        "import os, signal, sys; from magneton_dist import machine; from magneton_dist.commands import main\n"
+        "from magneton_dist.errors import RecordError\n"
+        "def inspect():\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(10**6)]\n"
+        f"    except KeyboardInterrupt: raise {error} from None\n"
+        "machine.inspect = inspect; sys.argv[1:] = ['doctor']; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "magneton-dist: interrupted\n")
+
+
 def test_once_all_is_told_ctrl_c_changes_nothing():
     code = (
         "import atexit, os, signal, sys; atexit.register(os.kill, os.getpid(), signal.SIGINT);"

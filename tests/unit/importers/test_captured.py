@@ -237,7 +237,7 @@ def test_a_kernel_that_cannot_have_lasted_so_long_is_named(write: Any, make: Any
     made, _ = with_kernels(tables(mark(path.name)), path.parent, "GPU-1")
     assert (made["activities"]["end_ns"] - made["activities"]["start_ns"]).to_list() == [100_000, 50_000]
     (said,) = made["faults"]["message"]
-    assert said.startswith("step 7: 1 activities last beyond the end of a later one of their stream")
+    assert said.startswith("step 7: 1 event(s) on the device last beyond the end of a later one of their stream")
 
 
 def test_traces_that_cannot_be_read_are_named_and_the_rest_is_kept(write: Any, make: Any, tmp_path: Path) -> None:

@@ -32,10 +32,8 @@ def test_it_is_that_of_all_events_however_they_come(given_: list[tuple[int, int]
     if alone is not None:
         left = alone.end_ns - alone.start_ns
         assert lengths[alone.event.name] == left < (1 - MUCH_BY_ONE) * (end - start)
-        assert alone.share == 1 - left / (end - start)
-        (rest,) = [alone.within(frame(rows))]
-        assert Extent([rest]).span_ns == (alone.start_ns, alone.end_ns)
-        assert rest.height == len(rows) - alone.apart
+        rest = alone.without(frame(rows))
+        assert (rest.height, Extent([rest]).span_ns) == (len(rows) - 1, (alone.start_ns, alone.end_ns))
         return
     for s, e, n in rows if lengths else ():
         if lengths[n] < (1 - MUCH_BY_ONE) * (end - start):  # its start is far out, and it lasts until the others begin
@@ -47,25 +45,24 @@ def test_events_without_names_count_too() -> None:
     extent = Extent([pl.DataFrame({"start_ns": [*range(30), 40], "end_ns": [*range(1, 31), 5000]})])
     alone = extent.alone()
     assert alone is not None
-    assert (alone.event.name, alone.start_ns, alone.end_ns, alone.apart) == (-1, 0, 30, True)
+    assert (alone.event.name, alone.start_ns, alone.end_ns, alone.apart_ns) == (-1, 0, 30, 10)
 
 
 @pytest.mark.parametrize(
-    ("event", "apart", "kept"),
+    ("event", "apart_ns"),
     [
-        ((7, 5000), False, (7, 30)),  # lasts too long
-        ((-5000, -4999), True, None),  # too early
-        ((5000, 5001), True, None),  # too late
-        ((-5000, 5000), False, (0, 30)),  # around all others
+        ((7, 5000), -23),  # lasts too long
+        ((-5000, -4999), 4999),  # too early
+        ((5000, 5001), 4970),  # too late
+        ((-5000, 5000), -5000),  # around all others
     ],
 )
-def test_one_event_beyond_all_others(event: tuple[int, int], apart: bool, kept: tuple[int, int] | None) -> None:
+def test_one_event_beyond_all_others(event: tuple[int, int], apart_ns: int) -> None:
     rows = frame([*((n, n + 1, 0) for n in range(30)), (*event, 1)])
     alone = Extent([rows]).alone()
     assert alone is not None
-    assert (alone.event.name, alone.start_ns, alone.end_ns, alone.apart) == (1, 0, 30, apart)
-    left = alone.within(rows).filter(pl.col("name") == 1)
-    assert left.select("start_ns", "end_ns").rows() == ([kept] if kept else [])
+    assert (alone.event.name, alone.start_ns, alone.end_ns, alone.apart_ns) == (1, 0, 30, apart_ns)
+    assert alone.without(rows)["name"].to_list() == [0] * 30
 
 
 def test_a_step_that_begins_long_before_all_else_may_have_waited() -> None:

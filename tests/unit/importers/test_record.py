@@ -284,7 +284,7 @@ def test_ctrl_c_after_reading_names_what_is_kept(
     (made,) = (tmp_path / "runs").iterdir()
     kept = made.relative_to(tmp_path)
     assert capsys.readouterr().err == (
-        f"What was read of the traces is kept; magneton-dist audit {kept} finishes the audit.\n"
+        f"The record of the traces is kept: magneton-dist audit {kept}\n"
         "magneton-dist: interrupted\n"
     )
     assert command(["audit", str(kept), "--quiet"]) == 0
