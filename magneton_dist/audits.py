@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -201,12 +202,18 @@ def _facts(done: RunAnalysis) -> RunFacts:
 
 
 def _without_calls(manifest: Manifest, ranks: Mapping[int, RankSummary]) -> list[str]:
-    """Ranks of a distributed job without a single collective where others have some, in words; one line for all."""
+    """Ranks of a distributed job that have other numbers of collectives than almost all, in words."""
     alone = {rank.rank for rank in manifest.ranks if not rank.distributed}
-    silent = [rank for rank, summary in ranks.items() if not summary.collectives and rank not in alone]
-    if not silent or not any(summary.collectives for summary in ranks.values()):
+    calls = {rank: summary.collectives for rank, summary in ranks.items() if rank not in alone}
+    usual, ranks_so = max(Counter(calls.values()).items(), key=lambda item: item[1], default=(0, 0))
+    others = len(calls) - ranks_so
+    if manifest.command or others > FEW_RANKS or ranks_so <= max(1, others):
         return []
-    return [f"{ranks_text(silent)}: no collective was recorded, so who waited for whom there is not known"]
+    return [
+        f"rank {rank}: {count or 'no'} collective(s) where other ranks have {usual}: is its trace whole?"
+        for rank, count in calls.items()
+        if count != usual
+    ]
 
 
 def _without_record(ranks: Sequence[int], world_size: int) -> tuple[str, ...]:

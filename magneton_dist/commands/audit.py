@@ -38,7 +38,7 @@ def audit(
     """
     from magneton_dist import audits
     from magneton_dist.commands.launch import exit_code
-    from magneton_dist.commands.present import present
+    from magneton_dist.commands.present import RESULT, present
     from magneton_dist.meters import load_profile
     from magneton_dist.records.store import is_record
     from magneton_dist.reports.figures import one_line
@@ -50,7 +50,7 @@ def audit(
         outcome = audits.audit(folder, watts if recorded else None)
         present(outcome, as_json=as_json, quiet=quiet)
     except BaseException:  # Ctrl-C first of all
-        if not recorded:
+        if not recorded and not (folder / RESULT).exists():
             name = one_line(shlex.quote(str(folder)))
             sys.stderr.write(f"The record of the traces is kept: magneton-dist audit {name}\n")
         raise

@@ -9,8 +9,12 @@ import numpy as np
 from magneton_dist.importers.columns import Columns
 from magneton_dist.importers.device import outlasting_words
 from magneton_dist.importers.eventstream import EventStream
-from magneton_dist.importers.frames import Frames, name_of
+from magneton_dist.importers.extent import Edge
+from magneton_dist.importers.fields import NONE
+from magneton_dist.importers.frames import Frames
 
+MOST_INSTANTS = 0.1  # of the activities
+MOST_NAME = 60  # characters
 MOST_UNLAUNCHED = 0.1  # of the activities, after the first whose launch is known: those before were launched earlier
 
 
@@ -49,14 +53,22 @@ def oddities(columns: Columns, frames: Frames) -> list[str]:
             f"the launches of {unlaunched} of {count} activities are not in the trace: why the device idled before "
             "them is not known"
         )
-    if frames.alone is not None:
+    instants = int((frames.device["start_ns"] == frames.device["end_ns"]).sum())
+    if instants > MOST_INSTANTS * count:
+        lines.append(f"{instants} of {count} activities have no duration: what the device did then is not known")
+    if frames.strays is not None:
         start, end = frames.span_ns
-        rest_ns = frames.alone.end_ns - frames.alone.start_ns
+        events, first_ns, last_ns = frames.strays
         lines.append(
-            f"the trace spans {(end - start) / 1e9:.3g} s, and without one event {rest_ns / 1e9:.3g} s: if the times "
-            f"of that one are wrong, so are most figures ({name_of(columns, frames.alone)})"
+            f"the trace spans {(end - start) / 1e9:.3g} s, and without {len(events)} event(s) "
+            f"{(last_ns - first_ns) / 1e9:.3g} s: if their times are wrong, so are most figures "
+            f"({', '.join(_name(columns, event) for event in events)})"
         )
     return lines
+
+
+def _name(columns: Columns, event: Edge) -> str:
+    return "a call of the runtime" if event.name == NONE else columns.names.texts()[event.name][:MOST_NAME]
 
 
 def _counted(reasons: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""How far the events of a trace reach, and whether one of them alone reaches far beyond all others."""
+"""How far the events of a trace reach, and whether a few of them reach far beyond all others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import polars as pl
 
 from magneton_dist.importers.fields import NONE
 
-FEW = 20  # events: with fewer, none of them is out of the ordinary
-MUCH_BY_ONE = 0.5  # of a trace's length; more because of one single event is worth a word
+MANY = 20  # events: with fewer, none of them is out of the ordinary
+MUCH = (0.5, 0.9, 0.9)  # of a trace's length; more because of one, two or three events is worth a word
+FEW = len(MUCH)
 
 
 class Edge(NamedTuple):
@@ -22,29 +23,25 @@ class Edge(NamedTuple):
     name: int
 
 
-class Alone(NamedTuple):
-    """An event without which its trace would be far shorter.
+class Strays(NamedTuple):
+    """Events without which their trace would be far shorter.
 
     Attributes:
-        event: which.
-        start_ns, end_ns: of the trace without it.
-        apart_ns: between it and all others, none of which it overlaps; negative where it does.
+        events: which.
+        start_ns, end_ns: of the trace without them.
     """
 
-    event: Edge
+    events: tuple[Edge, ...]
     start_ns: int
     end_ns: int
-    apart_ns: int
 
-    def without(self, events: pl.DataFrame) -> pl.DataFrame:
-        """`events` but this one."""
-        return events.filter(
-            (pl.col("start_ns") != self.event.start_ns) | (pl.col("end_ns") != self.event.end_ns)
-        )
+    def apart(self, least_ns: int) -> list[Edge]:
+        """Those that have no other event but each other within `least_ns`."""
+        return [e for e in self.events if max(e.start_ns - self.end_ns, self.start_ns - e.end_ns) >= least_ns]
 
 
 class Extent:
-    """The first and last of a trace's events; two of each, so that one event can be left out.
+    """The first and last of a trace's events.
 
     Args:
         frames: the events: start_ns, end_ns, and name where they have one; not all are empty.
@@ -60,31 +57,41 @@ class Extent:
             self._events += events.height
             starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
             names = events["name"].to_numpy() if "name" in events.columns else np.full(events.height, NONE)
-            two = min(2, events.height)
+            most = min(2 * FEW + 1, events.height)
             for edge, rows in (
-                (first, np.argpartition(starts, two - 1)[:two]), (last, np.argpartition(ends, -two)[-two:]),
+                (first, np.argpartition(starts, most - 1)[:most]), (last, np.argpartition(ends, -most)[-most:]),
             ):  # fmt: skip
                 edge += [Edge(int(starts[row]), int(ends[row]), int(names[row])) for row in rows]
-        self._first = sorted(first)[:2]
-        self._last = sorted(last, key=lambda event: event.end_ns)[-2:]
+        self._first = sorted(first)[: 2 * FEW + 1]
+        self._last = sorted(last, key=lambda event: event.end_ns)[-2 * FEW - 1 :]
 
     @property
     def span_ns(self) -> tuple[int, int]:
         """First start and last end."""
         return self._first[0].start_ns, self._last[-1].end_ns
 
-    def alone(self) -> Alone | None:
-        """The event to which more than `MUCH_BY_ONE` of the trace's length is due.
+    def strays(self) -> Strays | None:
+        """The fewest events, at most `FEW`, to which `MUCH` of the trace's length is due.
 
         One that begins long before all others but lasts until they begin is none: the job may have been waiting.
         """
-        if self._events < FEW:
+        if self._events < MANY:
             return None
-        (first, second), (before, last) = self._first, self._last
-        without = [(last, (second if first == last else first).start_ns, before.end_ns)]
-        if first.end_ns < second.start_ns:
-            without.append((first, second.start_ns, last.end_ns))
-        event, start, end = min(without, key=lambda case: case[2] - case[1])
-        if end - start >= (1 - MUCH_BY_ONE) * (last.end_ns - first.start_ns):
+        start, end = self.span_ns
+        for count in range(1, FEW + 1):
+            found = (self._without(front, count - front) for front in range(count + 1))
+            best = min(filter(None, found), key=lambda strays: strays.end_ns - strays.start_ns, default=None)
+            if best is not None and best.end_ns - best.start_ns < (1 - MUCH[count - 1]) * (end - start):
+                return best
+        return None
+
+    def _without(self, front: int, back: int) -> Strays | None:
+        """The trace without so many of its first and last events."""
+        late = self._last[len(self._last) - back :]
+        early = [event for event in self._first if event not in late][:front]
+        gone = (*early, *late)
+        start = next((event.start_ns for event in self._first if event not in gone), None)
+        end = next((event.end_ns for event in reversed(self._last) if event not in gone), None)
+        if start is None or end is None or any(event.end_ns >= start for event in early):
             return None
-        return Alone(event, start, end, max(event.start_ns - end, start - event.end_ns))
+        return Strays(gone, start, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,10 @@ import polars as pl
 
 from magneton_dist.importers.columns import Columns
 from magneton_dist.importers.device import launched, within_streams
-from magneton_dist.importers.extent import Alone, Extent
-from magneton_dist.importers.fields import NONE
+from magneton_dist.importers.extent import FEW, Edge, Extent, Strays
 
-APART_NS = 600_000_000_000  # no trace has one event, and then for so long no other
-MOST_APART = 3  # events of which that is believed
-MOST_MISSING = 0.01  # of the kernels that were launched
-MOST_NAME = 60  # characters
+APART_NS = 600_000_000_000  # no trace has a few events, and then for so long no other
+MOST_MISSING = 0.001  # of the kernels that were launched
 OF_ACTIVITY = ["start_ns", "end_ns", "kind", "name", "stream", "device", "correlation"]
 
 
@@ -32,7 +30,7 @@ class Frames:
         outlasting: activities whose end was mended (see `device.within_streams`).
         missing: activities that must have been, and are not there.
         unseen: of those the kernels of launches, of which there are `kernels`.
-        alone: an event to which much of the trace's length is due.
+        strays: a few events to which much of the trace's length is due.
     """
 
     device: pl.DataFrame
@@ -46,7 +44,7 @@ class Frames:
     missing: int
     unseen: int
     kernels: int
-    alone: Alone | None
+    strays: Strays | None
 
 
 def frames_of(columns: Columns, base_ns: int, dropped_activities: int) -> Frames:
@@ -69,27 +67,27 @@ def frames_of(columns: Columns, base_ns: int, dropped_activities: int) -> Frames
     times = launches.select("start_ns", "end_ns")
     activities = device.height
     extent = Extent((times, device, ops, marks, functions))
-    for _ in range(MOST_APART):
-        alone = extent.alone()
-        if alone is None or alone.apart_ns < APART_NS:
+    for _ in range(FEW):  # with some gone others may stand out
+        strays = extent.strays()
+        apart = [] if strays is None else strays.apart(APART_NS)
+        if not apart:
             break
-        dropped[f"a time far from those of all others ({name_of(columns, alone)})"] += 1
+        dropped["times far from those of all others"] += len(apart)
         times, device, ops, marks, functions, syncs = (
-            alone.without(events) for events in (times, device, ops, marks, functions, syncs)
+            _without(events, apart) for events in (times, device, ops, marks, functions, syncs)
         )
         extent = Extent((times, device, ops, marks, functions))
     missing = unread + unseen + activities - device.height
     return Frames(
         device, ops, marks.unique(["start_ns", "end_ns", "name", "thread"], keep="first", maintain_order=True),
         functions, syncs.unique(maintain_order=True), extent.span_ns, dropped, outlasting, missing, unseen, kernels,
-        extent.alone(),
+        extent.strays(),
     )  # fmt: skip
 
 
-def name_of(columns: Columns, alone: Alone) -> str:
-    """Its name, as far as it fits into a line."""
-    name = alone.event.name
-    return "a call of the runtime" if name == NONE else columns.names.texts()[name][:MOST_NAME]
+def _without(events: pl.DataFrame, edges: Sequence[Edge]) -> pl.DataFrame:
+    gone = pl.DataFrame({"start_ns": [e.start_ns for e in edges], "end_ns": [e.end_ns for e in edges]})
+    return events.join(gone, on=["start_ns", "end_ns"], how="anti", maintain_order="left")
 
 
 def _unseen(launches: pl.DataFrame, device: pl.DataFrame) -> int:

@@ -13,8 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from magneton_dist.importers.columns import LOADER
 from magneton_dist.importers.fields import NONE
 from magneton_dist.importers.steps import step_of
+from magneton_dist.records.host_times import HOST_TIMES
 from magneton_dist.timeline.intervals import before, intervals, union
 
 Ints = NDArray[np.int64]
@@ -45,6 +47,35 @@ def causes(
     fetches = int(loader["name"].mode().to_numpy().min()) if loader.height else None
     rows = [*(idle_times(device, op, loader, steps) if whole else ()), _synchronised(syncs, within)]
     return _largest(_sums(pl.concat(_of_operators(part, ops, steps, fetches) for part in rows)))
+
+
+def fetches(marks: pl.DataFrame) -> pl.DataFrame:
+    """The loader's work, of all that is annotated (with `annotation`, its name)."""
+    return marks.filter(pl.col("annotation").str.contains(LOADER))
+
+
+def loading(activities: pl.DataFrame, marks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """How long a rank without a device fetched data and computed nothing (`HOST_TIMES`); else nothing tells why.
+
+    Args:
+        activities: what it computed, `ACTIVITIES`.
+        marks: what is annotated, with `annotation`.
+        steps: `STEPS`, sorted by start.
+    """
+    loader = fetches(marks)
+    if not activities.height or not loader.height or not steps.height:
+        return HOST_TIMES.empty()
+    computing = activities.sort("start_ns").with_columns(issue_ns="start_ns")
+    rows = pl.concat(idle_times(computing, np.full(computing.height, NONE), loader, steps))
+    rows = rows.filter(pl.col("kind") == "loader")
+    rows = rows.with_columns(
+        step_of(steps, rows["at"]).alias("step"), pl.lit(loader["annotation"].mode().sort()[0]).alias("what"),
+        pl.lit(None, pl.Int64).alias("stack_id"),
+    )  # fmt: skip
+    sums = rows.group_by("step", "kind", "what", "stack_id").agg(
+        pl.len().alias("count"), pl.col("duration_ns").sum()
+    )
+    return sums.sort("step").select(*HOST_TIMES.schema).cast(pl.Schema(HOST_TIMES.schema))
 
 
 def idle_times(

@@ -14,7 +14,7 @@ from magneton_dist.errors import RecordError
 from magneton_dist.importers import calls, doubts, host_times
 from magneton_dist.importers.bytestream import DO
 from magneton_dist.importers.call_stacks import Stacks
-from magneton_dist.importers.columns import KINDS, LOADER, Columns, Ints
+from magneton_dist.importers.columns import KINDS, Columns, Ints
 from magneton_dist.importers.device import HELD, KIND, by_external_id
 from magneton_dist.importers.enclosing import innermost
 from magneton_dist.importers.events import number
@@ -126,8 +126,11 @@ class _Assembly:
         found = found.with_columns(
             pl.Series("stack_id", stack_ids, I64), step_of(steps, found["issue_ns"]).alias("step")
         )
-        idled = self._host_times(device, row, steps, stacks, texts)
-        activities = self._activities(device, op_ids) if device.height else self._computing()
+        if device.height:
+            activities, idled = self._activities(device, op_ids), self._host_times(device, row, steps, stacks, texts)
+        else:
+            activities = self._computing()
+            idled = host_times.loading(activities, self.marks, steps)
         self.ops = self.ops.select("start_ns", "end_ns")
         info = self.head.distributed
         return RankTrace(
@@ -156,13 +159,13 @@ class _Assembly:
         self, device: pl.DataFrame, row: Ints, steps: pl.DataFrame, stacks: Stacks, texts: list[str]
     ) -> pl.DataFrame:
         """Why the device idled, and where the host waited for it (`HOST_TIMES`)."""
-        if not device.height or not steps.height:
+        if not steps.height:
             return HOST_TIMES.empty()
         if self.missing:
             self.faults.append(
                 f"why its device idled is not told: {self.missing} activities that are missing may have run on it"
             )
-        loader = self.marks.filter(pl.col("annotation").str.contains(LOADER))
+        loader = host_times.fetches(self.marks)
         within = innermost(self.ops, *_instants(self.syncs))
         sums = host_times.causes(device, row, loader, self.syncs, within, self.ops, steps, whole=not self.missing)
         return sums.select(

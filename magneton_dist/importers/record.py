@@ -190,6 +190,8 @@ def _by_rank(
             missing.append(f"{trace.path}: {rank} is no number of a rank (give --rank-regex)")
         else:
             ranked.append((rank, number, trace))
+    # of two files of one rank the one whose name agrees
+    ranked.sort(key=lambda item: rank_of(item[2].path, None, None) != item[0])
     together = _one_run([trace for _, _, trace in ranked])
     of_run = set(map(id, together))  # tables have no equality to look for
     traces: dict[int, tuple[int, RankTrace]] = {}

@@ -44,7 +44,7 @@ def headline(audit: Audit) -> Headline:
     if not audit.findings:
         part = "what was recorded of " if doubts(audit) else ""
         found = f"No waste found in {part}{names}{_unexplained(audit)}."
-        return _uneven(audit, names) or Headline("audited alone", found, "", waste=False)
+        return _uneven(audit, names, _unexplained(audit)) or Headline("audited alone", found, "", waste=False)
     worst = audit.findings[0]
     return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
 
@@ -63,12 +63,12 @@ def _unexplained(audit: Audit) -> str:
     return f", but {percent(unknown / total)} of the time is unexplained" if unknown > _UNEXPLAINED * total else ""
 
 
-def _uneven(audit: Audit, names: str) -> Headline | None:
+def _uneven(audit: Audit, names: str, unexplained: str) -> Headline | None:
     """That the job would be faster with equal ranks, and what does most of it, where no finding says who is late."""
     alike = next((c for c in audit.counterfactuals if c.kind == "ranks"), None)
     if alike is None:
         return None
-    told = f"{names} would take {percent(alike.saved_share)} less time with {one_line(alike.what)}."
+    told = f"{names} would take {percent(alike.saved_share)} less time with {one_line(alike.what)}{unexplained}."
     others = [c for c in audit.counterfactuals if c.kind != "ranks"]
     most = max(others, key=lambda c: c.saved_share, default=None)
     why = "" if most is None else f"{one_line(most.what)} alone, as fast as its like, {percent(most.saved_share)} less."

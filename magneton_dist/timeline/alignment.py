@@ -87,8 +87,8 @@ def align(
     for r, by_ns in off.items():
         aligned = ", and aligned by these ends" if accepted.error_ns[r] != UNKNOWN_ERROR_NS else ""
         notes.append(
-            f"rank {clocks.ranks[r]}: the ends of its collectives put its clock {by_ns / 1e6:+.3g} ms off those of the "
-            f"other ranks: it is not trusted{aligned}"
+            f"rank {clocks.ranks[r]}: the ends of its collectives put its clock {by_ns / 1e6:+,.3f} ms off those of "
+            f"the other ranks: it is not trusted{aligned}"
         )
     return accepted, notes
 

@@ -308,7 +308,7 @@ def test_a_rank_without_any_collective_is_named(job: Any, tmp_path: Path) -> Non
     path = folder / "rank-1.json.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(NCCL.encode(), b"renamed")))
     notes = traces.audit_traces([folder], tmp_path / "runs").audit.notes
-    assert "trace: rank 1: no collective was recorded, so who waited for whom there is not known" in notes
+    assert "trace: rank 1: no collective(s) where other ranks have 3: is its trace whole?" in notes
     assert any(note.endswith("no wait for 6 of 6 calls: only 2 of 3 ranks recorded the call") for note in notes)
 
 
