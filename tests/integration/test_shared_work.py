@@ -62,4 +62,5 @@ def test_stages_of_a_pipeline_matched_at_once_are_matched_as_one_after_the_other
     # Of five blocks on both ranks, four have GELU forward as a region of its own. In the last one before activations
     # are sent, nothing but what GELU saves leads from forward to backward: there they are one.
     gelu = [r for r in again.regions if any("aten.erf" in op.name for op in r.sides["written"].shown)]
-    assert [(r.kind, r.places, r.sides["one"].operators) for r in gelu] == [("matched", 3, 4), ("matched", 1, 3)]
+    found = sorted(((r.kind, r.places, r.sides["one"].operators) for r in gelu), key=lambda region: -region[1])
+    assert found == [("matched", 3, 4), ("matched", 1, 3)]  # which cost more is of this machine's moment
