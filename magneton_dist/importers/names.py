@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,11 @@ class Names:
         return pl.lit(self._texts).gather(ids)
 
 
+@lru_cache(1 << 12)  # the ranks of a job have the same names
+def _fits(pattern: re.Pattern[str], text: str) -> bool:
+    return pattern.search(text) is not None
+
+
 class Matching:
     """Which names a pattern fits; each name is looked at once."""
 
@@ -67,6 +73,6 @@ class Matching:
         known = self._known
         for row in np.flatnonzero(known[ids] < 0).tolist():
             if known[ids[row]] < 0:
-                known[ids[row]] = self._pattern.search(str(texts[row])) is not None
+                known[ids[row]] = _fits(self._pattern, str(texts[row])[:MOST_NAME])
         fits: Bools = known[ids] == 1
         return fits
