@@ -57,7 +57,7 @@ def read_device(path: Path) -> DeviceActivities:
     Raises:
         RecordError: it is another kind of file, or cut off.
     """
-    stream, columns = EventStream(path, strict=False), Columns(device_only=True)
+    stream, columns = EventStream(path, device_only=True), Columns(device_only=True)
     for events in stream.batches():
         columns.add(events)
     base = number(stream.head.base_ns) or 0

@@ -9,8 +9,8 @@ Scalar = int | float | str | None
 NOTHING = msgspec.Raw()
 
 
-class Args(msgspec.Struct, gc=False):
-    """What an event says about itself; an id that it does not give is -1."""
+class DeviceArgs(msgspec.Struct, gc=False):
+    """What an event says about itself as far as devices are concerned; an id that it does not give is -1."""
 
     external_id: Scalar = msgspec.field(name="External id", default=-1)
     correlation: Scalar = -1
@@ -19,6 +19,11 @@ class Args(msgspec.Struct, gc=False):
     graph_node: Scalar = msgspec.field(name="graph node id", default=-1)
     blocks_per_sm: Scalar = msgspec.field(name="blocks per SM", default=-1)
     operator: Scalar = -1  # of our own traces: when the operator was called that launched it, ns
+
+
+class Args(DeviceArgs, gc=False):
+    """All that an event says about itself."""
+
     python_id: Scalar = msgspec.field(name="Python id", default=-1)
     python_parent: Scalar = msgspec.field(name="Python parent id", default=-1)
     call_stack: Scalar = msgspec.field(name="Call stack", default=None)
@@ -49,6 +54,12 @@ class Event(msgspec.Struct, gc=False):
     pid: Scalar = None
     tid: Scalar = None
     args: Args | None = None
+
+
+class DeviceEvent(Event, gc=False):
+    """The same with less to read."""
+
+    args: DeviceArgs | None = None  # type: ignore[assignment]
 
 
 class BareEvent(msgspec.Struct):

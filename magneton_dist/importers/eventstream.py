@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ import msgspec
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.bytestream import DO, pieces, refuse_other_kinds
 from magneton_dist.importers.columns import DEVICE
-from magneton_dist.importers.events import Args, BareEvent, Event, Head
+from magneton_dist.importers.events import Args, BareEvent, DeviceEvent, Event, Head
 
 MOST_HEAD = 64 << 20  # of what stands before or after the events
 MOST_EVENT = 64 << 20
@@ -41,6 +41,7 @@ _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"]*)"')
 T = TypeVar("T")
 
 _events = msgspec.json.Decoder(list[Event])
+_device_events = msgspec.json.Decoder(list[DeviceEvent])
 _event = msgspec.json.Decoder(Event)
 _bare = msgspec.json.Decoder(BareEvent)
 _args = msgspec.json.Decoder(Args | None)
@@ -53,6 +54,7 @@ class EventStream:
     Args:
         path: of the file; JSON or gzip of it.
         strict: raise where an event cannot be read, instead of mending or dropping it.
+        device_only: read no arguments but those of `events.DeviceArgs`, which is faster.
 
     Attributes:
         head: what stands beside the events; complete after the last batch.
@@ -60,7 +62,7 @@ class EventStream:
         lost_activities: of those dropped the ones that may have been on a device.
     """
 
-    def __init__(self, path: Path, *, strict: bool = False) -> None:
+    def __init__(self, path: Path, *, strict: bool = False, device_only: bool = False) -> None:
         self.path = path
         self.strict = strict
         self.head = Head()
@@ -68,10 +70,11 @@ class EventStream:
         self.dropped: Counter[str] = Counter()
         self.lost_activities = 0
         self._pieces = pieces(path)
+        self._decode: Callable[[bytes], Sequence[Event]] = (_device_events if device_only else _events).decode
         self._offset = 0  # of the buffer within the unpacked file
         self._over = False
 
-    def batches(self) -> Iterator[list[Event]]:
+    def batches(self) -> Iterator[Sequence[Event]]:
         """The events, in the order of the file.
 
         Raises:
@@ -109,7 +112,7 @@ class EventStream:
         self._offset = found.end()
         return buffer[found.end() :]
 
-    def _whole(self, buffer: bytes) -> tuple[list[Event], bytes]:
+    def _whole(self, buffer: bytes) -> tuple[Sequence[Event], bytes]:
         """The events that `buffer` holds whole, and the bytes after them."""
         end = len(buffer)
         for _ in range(MOST_TRIES):
@@ -121,7 +124,7 @@ class EventStream:
                 continue
             part = memoryview(buffer)[: comma.start() + 1]
             try:
-                return _events.decode(b"".join((b"[", part, b"]"))), buffer[end:]
+                return self._decode(b"".join((b"[", part, b"]"))), buffer[end:]
             except msgspec.DecodeError as error:
                 if "truncated" in str(error):
                     continue
@@ -133,10 +136,10 @@ class EventStream:
             return events, buffer[len(part) - len(left) :] if left or self._over else buffer[end:]
         return [], buffer
 
-    def _last(self, buffer: bytes) -> tuple[list[Event], bytes]:
+    def _last(self, buffer: bytes) -> tuple[Sequence[Event], bytes]:
         """The events of what is left when the file has ended."""
         try:
-            events = _events.decode(b"[" + buffer)
+            events = self._decode(b"[" + buffer)
             self._over = True
             return events, b""
         except msgspec.DecodeError as error:
@@ -157,13 +160,13 @@ class EventStream:
         what = f"the JSON is cut off at byte {self._offset + len(buffer)}"
         return RecordError(what, where=str(self.path), do="copy it again, or profile again")
 
-    def _array_end(self, buffer: bytes, error: msgspec.DecodeError) -> tuple[list[Event], bytes]:
+    def _array_end(self, buffer: bytes, error: msgspec.DecodeError) -> tuple[Sequence[Event], bytes]:
         """The events up to the closing bracket that `error` stands behind."""
         self._over = True
         end = buffer.rfind(b"]", 0, _position(error) - 1) + 1
-        return _events.decode(b"[" + buffer[:end]), buffer[end:]
+        return self._decode(b"[" + buffer[:end]), buffer[end:]
 
-    def _one_by_one(self, part: bytes, *, last: bool = False) -> tuple[list[Event], bytes]:
+    def _one_by_one(self, part: bytes, *, last: bool = False) -> tuple[Sequence[Event], bytes]:
         """Every event of `part` that can be read, and what follows: the tail of the file, or an open event."""
         events: list[Event] = []
         starts = [0, *(m.end() for m in _BETWEEN.finditer(part)), len(part)]
