@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from magneton_dist.importers.events import Args, Event, number
+from magneton_dist.importers.events import DEVICE, Args, Event, number
 from magneton_dist.importers.fields import MOST_ELEMENTS, NONE, below, first_input, ids, ranks, sm_ppm, times
 from magneton_dist.importers.names import Matching, Names
 
@@ -20,10 +20,7 @@ Ints = NDArray[np.int64]
 Whole = NDArray[np.signedinteger[Any]]
 Bools = NDArray[np.bool_]
 
-# Categories of all generations of the profiler, in lower case.
-DEVICE = {
-    "kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset",
-}  # fmt: skip
+# Categories of all generations of the profiler, in lower case; those of devices are in `events`.
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime", "privateuse1_driver")
 OPERATORS = ("cpu_op", "operator")
 MARKED = ("user_annotation", *OPERATORS)

@@ -8,6 +8,11 @@ import msgspec
 Scalar = int | float | str | None
 NOTHING = msgspec.Raw()
 
+# Categories of what runs on devices, of all generations of the profiler and in lower case, and what it is.
+DEVICE = {
+    "kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset",
+}  # fmt: skip
+
 
 class DeviceArgs(msgspec.Struct, gc=False):
     """What an event says about itself as far as devices are concerned; an id that it does not give is -1."""

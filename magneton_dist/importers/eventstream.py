@@ -18,8 +18,7 @@ import msgspec
 
 from magneton_dist.errors import RecordError
 from magneton_dist.importers.bytestream import DO, pieces, refuse_other_kinds
-from magneton_dist.importers.columns import DEVICE
-from magneton_dist.importers.events import Args, BareEvent, DeviceEvent, Event, Head
+from magneton_dist.importers.events import DEVICE, Args, BareEvent, DeviceEvent, Event, Head
 
 MOST_HEAD = 64 << 20  # of what stands before or after the events
 MOST_EVENT = 64 << 20

@@ -43,8 +43,9 @@ def headline(audit: Audit) -> Headline:
         return Headline("not compared", why, "", waste=False)
     if not audit.findings:
         part = "what was recorded of " if doubts(audit) else ""
-        found = f"No waste found in {part}{names}{_unexplained(audit)}."
-        return _uneven(audit, names, _unexplained(audit)) or Headline("audited alone", found, "", waste=False)
+        unexplained = _unexplained(audit)
+        found = f"No waste found in {part}{names}{unexplained}."
+        return _uneven(audit, names, unexplained) or Headline("audited alone", found, "", waste=False)
     worst = audit.findings[0]
     return Headline("audited alone", f"{names}: {one_line(worst.title)}", _cost_sentence(worst), waste=True)
 
