@@ -61,7 +61,7 @@ def read_device(path: Path) -> DeviceActivities:
     for events in stream.batches():
         columns.add(events)
     base = number(stream.head.base_ns) or 0
-    device, outlasting = within_streams(launched(columns.device.frame(base), columns.launches.frame(base)))
+    device, outlasting, _ = within_streams(launched(columns.device.frame(base), columns.launches.frame(base)))
     announced, ops = _Announced(columns.names), columns.ops.frame(base)
     called = device["called"].to_numpy()  # of our own traces
     called = np.where(called == NONE, announced.around(ops, device), called)
@@ -92,8 +92,8 @@ def launched(device: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     ).sort("start_ns", "end_ns")
 
 
-def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """`device` (see `launched`) with the ends that cannot be, and how many those were.
+def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
+    """`device` (see `launched`) with the ends mended that cannot be, how many those were, and how many were left.
 
     A stream does one launch after the other. What would outlast a whole later launch of its stream by more than
     `OVERRUN_NS` was not that long, and is taken to end where the next begins. The kernels of a CUDA graph share a
@@ -107,9 +107,9 @@ def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     other = (stream[order[1:]] != stream[order[:-1]]) | (number_[order[1:]] != number_[order[:-1]])
     overlaps = (end[order[:-1]] - OVERRUN_NS > start[order[1:]]) & ~other
     if not overlaps.any():  # as nearly always
-        return device, 0
+        return device, 0, 0
     streams = np.split(order, np.flatnonzero(other) + 1)
-    ends, mended = end.copy(), 0
+    ends, mended, left = end.copy(), 0, 0
     for rows in streams:
         launch = correlation[rows]
         begins = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] <= 0)))  # of each launch
@@ -119,7 +119,9 @@ def within_streams(device: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         if len(outlasting) <= max(1, MOST_OUTLASTING * len(rows)):
             ends[rows[outlasting]] = start[rows[following[outlasting]]]
             mended += len(outlasting)
-    return (device.with_columns(pl.Series("end_ns", ends)), mended) if mended else (device, 0)
+        else:
+            left += len(outlasting)
+    return device.with_columns(pl.Series("end_ns", ends)) if mended else device, mended, left
 
 
 def outlasting_words(count: int) -> str:

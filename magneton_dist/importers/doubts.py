@@ -36,9 +36,17 @@ def damage(columns: Columns, frames: Frames) -> list[str]:
 def oddities(columns: Columns, frames: Frames) -> list[str]:
     """What may be sound, and yet makes figures doubtful."""
     lines, count = [], frames.device.height
-    if frames.unseen:
+    if frames.unseen and columns.captures:
         lines.append(
-            f"{frames.unseen} of {frames.kernels} kernels that were launched are not in the trace"
+            f"{frames.unseen} of {frames.kernels} launches have no kernel in the trace: taken for those of the CUDA "
+            "graphs that were captured"
+        )
+    elif frames.unseen:
+        lines.append(f"{frames.unseen} of {frames.kernels} kernels that were launched are not in the trace")
+    if frames.overlapping:
+        lines.append(
+            f"{frames.overlapping} of {count} activities last beyond the end of a later one of their stream, too many "
+            "to be mistakes: their times are left as they are"
         )
     if columns.unplaced:
         lines.append(

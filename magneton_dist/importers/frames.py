@@ -27,9 +27,9 @@ class Frames:
         ops, marks, functions, syncs: what the host did.
         span_ns: first and last instant of any of them.
         dropped: events that were left out, by reason.
-        outlasting: activities whose end was mended (see `device.within_streams`).
+        outlasting, overlapping: activities whose end was mended, or left (see `device.within_streams`).
         missing: activities that must have been, and are not there.
-        unseen: of those the kernels of launches, of which there are `kernels`.
+        unseen: kernels of launches that are not there, of `kernels`; missing, unless CUDA graphs were captured.
         strays: a few events to which much of the trace's length is due.
     """
 
@@ -41,6 +41,7 @@ class Frames:
     span_ns: tuple[int, int]
     dropped: Counter[str]
     outlasting: int
+    overlapping: int
     missing: int
     unseen: int
     kernels: int
@@ -58,9 +59,9 @@ def frames_of(columns: Columns, base_ns: int, dropped_activities: int) -> Frames
     dropped = columns.lost.copy()
     unread = dropped_activities + columns.lost_activities
     launches, device = columns.launches.frame(base_ns), columns.device.frame(base_ns)
-    unseen = 0 if columns.captures else max(0, _unseen(launches, device) - unread)
+    unseen = max(0, _unseen(launches, device) - unread)
     kernels = int(launches["kernel"].sum())
-    device, outlasting = within_streams(launched(_once(device, dropped), launches))
+    device, outlasting, overlapping = within_streams(launched(_once(device, dropped), launches))
     ops, marks, functions, syncs = (
         rows.frame(base_ns) for rows in (columns.ops, columns.marks, columns.functions, columns.syncs)
     )
@@ -77,11 +78,12 @@ def frames_of(columns: Columns, base_ns: int, dropped_activities: int) -> Frames
             _without(events, apart) for events in (times, device, ops, marks, functions, syncs)
         )
         extent = Extent((times, device, ops, marks, functions))
-    missing = unread + unseen + activities - device.height
+    # what is launched while a graph is captured is not run
+    missing = unread + (0 if columns.captures else unseen) + activities - device.height
     return Frames(
         device, ops, marks.unique(["start_ns", "end_ns", "name", "thread"], keep="first", maintain_order=True),
-        functions, syncs.unique(maintain_order=True), extent.span_ns, dropped, outlasting, missing, unseen, kernels,
-        extent.strays(),
+        functions, syncs.unique(maintain_order=True), extent.span_ns, dropped, outlasting, overlapping, missing, unseen,
+        kernels, extent.strays(),
     )  # fmt: skip
 
 

@@ -53,7 +53,9 @@ def test_a_thin_one_at_the_end_of_another_is_usual_and_streams_shown_as_one_stay
     thin = [make.kernel("k", 0, 100, 1), make.kernel("memset", 99.5, 0, 2)]
     assert lengths_us(read_trace(write(thin), strict=True)) == [100, 0]
     merged = [make.kernel("k", 100 * n, 30 if n % 2 else 190, n + 1) for n in range(40)]
-    assert lengths_us(read_trace(write(merged), strict=True)) == [190, 30] * 20
+    trace = read_trace(write(merged), strict=True)
+    assert lengths_us(trace) == [190, 30] * 20
+    assert "20 of 40 activities last beyond the end of a later one of their stream, too many" in faults(trace)
 
 
 @pytest.fixture
@@ -150,6 +152,7 @@ def test_launches_whose_kernels_are_not_there_leave_idling_unproven(write: Any, 
     for sound in (whole, cut, captured):
         assert "kernels that were launched" not in faults(sound)
         assert sound.host_times.height
+    assert "3 of 20 launches have no kernel in the trace: taken for those of the CUDA graphs" in faults(captured)
     lacking = trace(3, 4, 5)
     assert "3 of 20 kernels that were launched are not in the trace" in faults(lacking)
     assert lacking.host_times.is_empty()
